@@ -1,0 +1,54 @@
+# The project's commands. `make` alone lists them.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup demo test check format bench clean java
+
+PYTHON ?= python3
+BIN := .venv/bin
+SETUP := .venv/.setup-done
+BENCH := .venv/.bench-done
+WITH_JAVA = JAVA_HOME="$$(scripts/java.sh)" && export JAVA_HOME &&
+
+help: ## list the commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(SETUP) java ## make .venv with tailrace and all that its tests need; quick the second time
+
+demo: setup ## see it work: PostgreSQL into SQLite, killed in the middle, compared at the end
+	@$(WITH_JAVA) $(BIN)/tailrace demo
+
+test: setup ## check, then all other tests
+	@$(MAKE) --no-print-directory check
+	@$(WITH_JAVA) $(BIN)/pytest --ignore=tests/unit
+
+check: $(SETUP) ## format, lint, types, layers and unit tests: under two minutes
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest tests/unit
+
+format: $(SETUP) ## format the code and mend what the linter can mend
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+bench: setup $(BENCH) ## run the benchmarks; results in benchmarks/results.json
+	@$(WITH_JAVA) $(BIN)/python -m benchmarks
+
+clean: ## remove .venv and everything else that can be made again
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+java:
+	@scripts/java.sh > /dev/null
+
+$(SETUP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("error: tailrace needs Python 3.11 or newer and \
+	$(PYTHON) is " + sys.version.split()[0] + "\nhint: make PYTHON=python3.12 $(MAKECMDGOALS)")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[test,demo]'
+	@touch $@
+
+$(BENCH): $(SETUP)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]'
+	@touch $@

@@ -1,0 +1,1 @@
+"""Benchmarks: tailrace against the limits and peers it is compared with, measured in one run."""

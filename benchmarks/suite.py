@@ -1,0 +1,271 @@
+"""What is measured: who races whom on the same work, and which figures come of it."""
+
+import contextlib
+import functools
+import os
+import sqlite3
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import psycopg
+
+from benchmarks import copying, debezium, latency, memory, ours, streaming
+from benchmarks.backlog import (
+    FINGERPRINT,
+    NEW_ROW,
+    PUBLICATION,
+    SETTINGS,
+    TABLE,
+    Backlog,
+    make_backlog,
+    make_published_table,
+)
+from benchmarks.race import Contender, Heat, attempt, in_own_process, race, surroundings
+from benchmarks.report import Result, result
+from tailrace.testing.postgres import PostgresServer
+
+Pairs = Mapping[str, tuple[str, str]]  # a ratio's name: our contender, and the one it is compared with
+
+STREAM_RACES: Sequence[Pairs] = [
+    {"capture_vs_pg_recvlogical": ("capture", "pg_recvlogical")},
+    {
+        "sqlite_vs_debezium": ("sqlite", "debezium"),
+        "postgres_vs_debezium": ("postgres", "debezium"),
+        "postgres_vs_null": ("postgres", "null"),
+    },
+]
+SNAPSHOT_RACES: Sequence[Pairs] = [
+    {"snapshot_vs_copy": ("null", "copy")},
+    {"snapshot_sqlite_vs_executemany": ("sqlite", "executemany")},
+    {
+        "snapshot_postgres_vs_psql_copy": ("postgres", "psql_copy"),
+        "snapshot_postgres_vs_subscription": ("postgres", "subscription"),
+    },
+]
+
+
+class Run(msgspec.Struct, frozen=True):
+    """What was asked for."""
+
+    wanted: frozenset[str]
+    scale: float
+    repeat: int
+    say: Callable[[str], None]
+
+    def rows(self, full: int) -> int:
+        return max(1, round(full * self.scale))
+
+    def details(self, **more: object) -> dict[str, object]:
+        taken = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        return {**more, "scale": self.scale, "taken": taken, **surroundings()}
+
+
+def stream(run: Run) -> list[Result]:
+    """The backlog: captured only, and all the way into a sink."""
+    with PostgresServer.start(settings=SETTINGS) as source, PostgresServer.start(settings=SETTINGS) as target:
+        backlog = make_backlog(source, run.scale, prepare=ours.prepare_streams)
+        contenders: dict[str, Contender] = {
+            "pg_recvlogical": lambda: streaming.pg_recvlogical(backlog),
+            "capture": lambda: _capture(backlog),
+            "debezium": lambda: debezium.count_backlog(backlog),
+            "sqlite": lambda: _stream_to_sqlite(backlog),
+            "null": lambda: _stream_to_null(backlog),
+            "postgres": lambda: _stream_to_postgres(backlog, target),
+        }
+        return [each for pairs in STREAM_RACES for each in _compare(run, pairs, contenders, backlog.changes)]
+
+
+def snapshot(run: Run) -> list[Result]:
+    """The 2 million rows: read only, and copied into a sink."""
+    rows = run.rows(2_000_000)
+    with PostgresServer.start(settings=SETTINGS) as source, PostgresServer.start(settings=SETTINGS) as target:
+        copying.make_rows(source, rows)
+        contenders: dict[str, Contender] = {
+            "copy": lambda: copying.copy_out(source),
+            "null": lambda: ours.snapshot_to_null(source.url, TABLE, copying.CONNECTIONS),
+            "executemany": lambda: copying.executemany(source),
+            "sqlite": lambda: _snapshot_to_sqlite(source),
+            "psql_copy": lambda: copying.copy_across(source, target),
+            "subscription": lambda: copying.subscribe(source, target),
+            "postgres": lambda: _snapshot_to_postgres(source, target),
+        }
+        return [each for pairs in SNAPSHOT_RACES for each in _compare(run, pairs, contenders, rows)]
+
+
+def decode(run: Run) -> list[Result]:
+    """The backlog's messages into typed columns, on one core."""
+    with PostgresServer.start(settings=SETTINGS) as server:
+        backlog = make_backlog(server, run.scale)
+        messages = streaming.record_messages(backlog)
+    heat = race({"tailrace": lambda: in_own_process(_decode_on_one_core, messages)}, run.repeat, run.say)["tailrace"]
+    rate = None if heat.best is None else backlog.changes / heat.best
+    return [result("decode_changes_per_second", rate, run.details(tailrace=heat.describe(backlog.changes)))]
+
+
+def commit_to_readable(run: Run) -> list[Result]:
+    """Latency at 500 changes a second, for 30 seconds after a warm-up."""
+    run.say("latency")
+    with PostgresServer.start() as server, tempfile.TemporaryDirectory() as folder:
+        latency.make_ticks(server.url)
+        measured, problem = attempt(lambda: _latencies(run, server.url, Path(folder)))
+    if measured is None:
+        details = run.details(tailrace={"problem": problem})
+        return [result(f"latency_p{percent}_seconds", None, details) for percent in (50, 95, 99)]
+    details = run.details(
+        changes=len(measured.seconds),
+        changes_per_second=round(measured.rate, 1),
+        max_seconds=round(max(measured.seconds), 3),
+        slowest_commit_seconds=round(measured.slowest_commit, 3),
+    )
+    return [result(f"latency_p{p}_seconds", measured.percentile(p), details) for p in (50, 95, 99)]
+
+
+def large_transaction(run: Run) -> list[Result]:
+    """The memory of the capture process through one transaction of 2 million rows."""
+    run.say("memory")
+    rows = run.rows(2_000_000)
+    with PostgresServer.start(settings=SETTINGS) as server, tempfile.TemporaryDirectory() as folder:
+        peak, problem = attempt(lambda: _capture_peak(server, rows, Path(folder)))
+    if peak is None:
+        return [result("capture_peak_megabytes", None, run.details(tailrace={"problem": problem}))]
+    return [result("capture_peak_megabytes", peak.megabytes, run.details(rows=rows, samples=peak.samples))]
+
+
+def bulk_load(run: Run) -> list[Result]:
+    """Into MySQL and MariaDB."""
+    details = run.details(tailrace={"problem": "not yet"})
+    return [result(name, None, details) for name in ("mysql_vs_bulk_load", "mariadb_vs_bulk_load")]
+
+
+GROUPS: dict[Callable[[Run], list[Result]], Sequence[str]] = {
+    stream: [name for pairs in STREAM_RACES for name in pairs],
+    decode: ["decode_changes_per_second"],
+    snapshot: [name for pairs in SNAPSHOT_RACES for name in pairs],
+    commit_to_readable: ["latency_p50_seconds", "latency_p95_seconds", "latency_p99_seconds"],
+    large_transaction: ["capture_peak_megabytes"],
+    bulk_load: ["mysql_vs_bulk_load", "mariadb_vs_bulk_load"],
+}
+
+
+def measure(run: Run) -> list[Result]:
+    """All groups that have something wanted. A group that can not be set up is a problem of its figures only."""
+    results: list[Result] = []
+    for group, names in GROUPS.items():
+        if not run.wanted.isdisjoint(names):
+            found, problem = attempt(functools.partial(group, run))
+            details = run.details(set_up={"problem": problem})
+            results += [result(name, None, details) for name in names] if found is None else found
+    return [each for each in results if each.name in run.wanted]
+
+
+def _compare(run: Run, pairs: Pairs, contenders: Mapping[str, Contender], work: int) -> list[Result]:
+    """Race those whom a wanted ratio needs; a ratio is of the best turns, the peer's seconds by ours."""
+    wanted = {name: pair for name, pair in pairs.items() if name in run.wanted}
+    needed = {contender for pair in wanted.values() for contender in pair}
+    heats = race({name: entry for name, entry in contenders.items() if name in needed}, run.repeat, run.say)
+    return [
+        result(name, _ratio(heats[mine], heats[peer]), run.details(**_describe(heats, mine, peer, work)))
+        for name, (mine, peer) in wanted.items()
+    ]
+
+
+def _ratio(mine: Heat, peer: Heat) -> float | None:
+    return None if mine.best is None or peer.best is None else peer.best / mine.best
+
+
+def _describe(heats: Mapping[str, Heat], mine: str, peer: str, work: int) -> dict[str, object]:
+    return {f"tailrace_{mine}": heats[mine].describe(work), peer: heats[peer].describe(work), "work": work}
+
+
+def _capture(backlog: Backlog) -> float:
+    with backlog.fresh_slot() as slot, _folder() as folder:
+        return ours.capture(backlog, slot, folder)
+
+
+def _stream_to_null(backlog: Backlog) -> float:
+    with backlog.fresh_slot() as slot, _folder() as folder:
+        return ours.stream_to_null(backlog, slot, folder)
+
+
+def _stream_to_sqlite(backlog: Backlog) -> float:
+    with backlog.fresh_slot() as slot, _folder() as folder:
+        seconds = ours.stream_to_sqlite(backlog, slot, folder, folder / "replica.db")
+        _require(_sqlite_fingerprint(folder / "replica.db"), backlog.fingerprint)
+        return seconds
+
+
+def _stream_to_postgres(backlog: Backlog, target: PostgresServer) -> float:
+    with backlog.fresh_slot() as slot, _folder() as folder, _database(target) as url:
+        seconds = ours.stream_to_postgres(backlog, slot, folder, url)
+        _require(_postgres_fingerprint(url), backlog.fingerprint)
+        return seconds
+
+
+def _snapshot_to_sqlite(source: PostgresServer) -> float:
+    with _folder() as folder:
+        replica = folder / "replica.db"
+        seconds = ours.snapshot_to_sqlite(source.url, TABLE, copying.CONNECTIONS, folder, replica)
+        _require(_sqlite_fingerprint(replica), _postgres_fingerprint(source.url))
+        return seconds
+
+
+def _snapshot_to_postgres(source: PostgresServer, target: PostgresServer) -> float:
+    with _folder() as folder, _database(target) as url:
+        seconds = ours.snapshot_to_postgres(source.url, TABLE, copying.CONNECTIONS, folder, url)
+        _require(_postgres_fingerprint(url), _postgres_fingerprint(source.url))
+        return seconds
+
+
+def _decode_on_one_core(messages: Sequence[bytes]) -> float:
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # for this process only, which is about to end
+    return ours.decode(messages)
+
+
+def _latencies(run: Run, url: str, folder: Path) -> latency.Latencies:
+    replica = folder / "replica.db"
+    with ours.live_pipeline(url, latency.TABLE, folder, replica):
+        return latency.measure(url, replica, seconds=30 * run.scale, warm_up=10 * run.scale)
+
+
+def _capture_peak(server: PostgresServer, rows: int, folder: Path) -> memory.Peak:
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        make_published_table(connection)
+        with (
+            ours.capture_process(server.url, PUBLICATION, "backlog", folder) as (pid, wait_until_current),
+            memory.peak_of(pid) as peak,
+        ):
+            connection.execute(f"INSERT INTO {TABLE} SELECT {NEW_ROW} FROM generate_series(1, %s::bigint) i", [rows])
+            wait_until_current()
+    return peak
+
+
+def _require(found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+    if found != wanted:
+        raise RuntimeError(f"the sink's content {found} is not the source's {wanted} (count, sum of id, sum of n)")
+
+
+def _sqlite_fingerprint(replica: Path) -> tuple[int, ...]:
+    with contextlib.closing(sqlite3.connect(replica)) as connection:
+        return tuple(map(int, connection.execute(FINGERPRINT).fetchone()))
+
+
+def _postgres_fingerprint(url: str) -> tuple[int, ...]:
+    with psycopg.connect(url) as connection:
+        return tuple(map(int, connection.execute(FINGERPRINT).fetchall()[0]))
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as folder:
+        yield Path(folder)
+
+
+@contextlib.contextmanager
+def _database(server: PostgresServer) -> Iterator[str]:
+    try:
+        yield server.create_database("replica")
+    finally:
+        server.drop_database("replica")

@@ -1,0 +1,81 @@
+"""`tailrace init`: write a commented pipeline file to begin with."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tailrace.cli.arguments import DEFAULT_FILE, Commands
+from tailrace.errors import ConfigError
+
+TEMPLATE = """\
+# A tailrace pipeline. `tailrace check` tries it out, `tailrace run` runs it.
+# ${VARIABLE} and ${VARIABLE:-default} come from the environment; in a URL, the variable holds the password as it is.
+# `tailrace schema` prints the JSON Schema of this file for your editor.
+
+# Lower case letters, digits and _. Slot and publication are called tailrace_<name>.
+name: shop
+
+source:
+  url: postgresql://tailrace:${DB_PASSWORD}@localhost:5432/shop
+  # schema.table; * and ? are wildcards, ! excludes. Quote what begins with * or !
+  tables: [public.*, "!public.audit_*"]
+
+  # slot: tailrace_shop
+  # publication: tailrace_shop
+  # create: true             # create slot and publication when they are missing
+  # binary: true             # binary values: faster, the same content
+  # acknowledge: sinks       # the source may forget what all sinks have; `log`: what the change log has
+  # heartbeat_ms: 1000       # how often the source hears from us
+  # snapshot:
+  #   chunk_bytes: 64 MiB    # how much of a table one task reads
+  #   parallelism: 4         # chunks read at once (default: Spark's own)
+
+sinks:
+  replica:
+    # Three slashes: relative to this file. Four: an absolute path.
+    url: sqlite:///replica.db
+
+    # schemas: {public: main}  # source schema: schema in the sink
+    # on_error: stop         # what a change that the sink refuses does; or quarantine
+    # max_rows: 1000000      # changes a micro-batch takes at most; transactions stay whole
+    # max_bytes: 256 MiB
+    # trigger_ms: 100        # least time between two micro-batches
+
+# The change log. It may be deleted while the pipeline is stopped: nothing is lost or doubled.
+state: ./state
+
+# log:
+#   max_bytes: 10 GiB        # when full, capture waits instead of filling the disk
+#   segment_bytes: 32 MiB
+#   flush_interval_ms: 100
+#   retention_seconds: 0     # keep what every sink has for this long
+
+# spark:
+#   master: local[*]
+#   conf:
+#     spark.driver.memory: 2g
+"""
+
+
+def add(subparsers: Commands) -> None:
+    parser = subparsers.add_parser("init", help="write a commented pipeline file", description=__doc__)
+    parser.add_argument("file", metavar="FILE", nargs="?", default=DEFAULT_FILE, help=f"default: {DEFAULT_FILE}")
+    parser.add_argument("--force", action="store_true", help="overwrite an existing file")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the file; an existing one is left alone unless `--force` is given."""
+    path = Path(args.file)
+    try:
+        with path.open("w" if args.force else "x", encoding="utf-8") as file:
+            file.write(TEMPLATE)
+    except FileExistsError:
+        raise ConfigError(
+            f"{path} exists already", hint="choose another name, or use --force to overwrite it"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
+    print(f"wrote {path}; edit it, then try it out with `tailrace check {path}`")
+    return 0

@@ -1,0 +1,132 @@
+"""Reading a pipeline: YAML, then variables, then types, then meaning. Every error names the place in the file."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from tailrace.config.explaining import explain
+from tailrace.config.pipeline import Pipeline
+from tailrace.config.substitution import substitute
+from tailrace.config.urls import redact, resolve_folder, resolve_url
+from tailrace.errors import ConfigError
+
+DEFAULT_TABLES = ("*.*",)
+
+
+def load(path: str | os.PathLike[str], environ: Mapping[str, str] = os.environ) -> Pipeline:
+    """The pipeline of a file, checked whole. Relative paths in it are relative to its folder."""
+    path = Path(path)
+    try:
+        return _build(_parse(_read(path)), path.absolute().parent, environ)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}", hint=error.hint) from error.__cause__
+
+
+def from_urls(
+    from_url: str,
+    to_url: str,
+    *,
+    tables: Iterable[str] | None = None,
+    state: str | None = None,
+    name: str | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Pipeline:
+    """The pipeline between two URLs. Relative paths are relative to the working directory.
+
+    The default name depends on both URLs (not on their passwords), so two such pipelines share neither slot nor state.
+    """
+    folder = Path.cwd()
+    document: dict[str, Any] = {
+        "name": name or "unnamed",
+        "source": {"url": from_url, "tables": list(tables or DEFAULT_TABLES)},
+        "sinks": {"sink": {"url": to_url}},
+    }
+    pipeline = _build(document, folder, environ)
+    name = name or _name(pipeline.source.url, pipeline.sinks["sink"].url)
+    return msgspec.structs.replace(pipeline, name=name, state=resolve_folder(state or f"state/{name}", folder))
+
+
+def _name(from_url: str, to_url: str) -> str:
+    urls = [redact(from_url), redact(to_url)]
+    database = re.sub("[^a-z0-9_]+", "_", urls[0].partition("?")[0].rpartition("/")[2].lower())[:24]
+    return f"{database or 'pipeline'}_{hashlib.sha256(' '.join(urls).encode()).hexdigest()[:8]}"
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError("no such file", hint="`tailrace init` writes one to begin with") from None
+    except UnicodeDecodeError:
+        raise ConfigError("is not UTF-8 text", hint="save the file as UTF-8") from None
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}") from error
+
+
+_YAML_HINT = 'put a value that begins with * or ! in quotes, such as "!public.audit_*"'
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML without surprises: a key given twice is an error, as both can not be meant."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(None, None, f"key `{key.value}` twice", key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def _parse(text: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        is_mark = re.search(r"\b(alias|tag)\b", f"{error.context} {error.problem}")
+        problem = "`*` and `!` have a meaning of their own" if is_mark else error.problem
+        raise ConfigError(f"{where}not valid YAML: {problem}", hint=_YAML_HINT) from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"not valid YAML: {type(error).__name__}") from None
+
+
+def _build(document: Any, folder: Path, environ: Mapping[str, str]) -> Pipeline:
+    document = substitute(document, environ)
+    try:
+        pipeline = msgspec.convert(document, Pipeline, strict=False)
+    except msgspec.ValidationError as error:
+        raise explain(error, document) from None
+    with _at("source.tables"):
+        _ = pipeline.source.patterns
+    with _at("source.url"):
+        source = msgspec.structs.replace(pipeline.source, url=resolve_url(pipeline.source.url, folder))
+    sinks = {}
+    for name, sink in pipeline.sinks.items():
+        with _at(f"sinks.{name}.url"):
+            sinks[name] = msgspec.structs.replace(sink, url=resolve_url(sink.url, folder))
+    state = resolve_folder(pipeline.state, folder)
+    return msgspec.structs.replace(pipeline, source=source, sinks=sinks, state=state)
+
+
+class _at:
+    """Puts the place in the file before a `ConfigError`'s message."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, ConfigError):
+            raise ConfigError(f"{self.place}: {error}", hint=error.hint) from None

@@ -1,0 +1,161 @@
+"""The structs of the pipeline file. What stands here is what the file may hold, and nothing else."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from functools import cached_property
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from tailrace.config.tables import TablePatterns
+from tailrace.config.urls import redact, redact_setting
+
+NAME = "^[a-z0-9_]{1,40}$"
+SERVER_NAME = "^[a-z0-9_]{1,63}$"
+URL = "^[a-z][a-z0-9+.-]*:"
+MIB = 1024 * 1024
+
+Url = Annotated[str, Meta(pattern=URL, description="scheme://user:password@host:port/database")]
+Bytes = Annotated[int, Meta(ge=1024, description="bytes; `64 MiB` and the like may be written")]
+Milliseconds = Annotated[int, Meta(ge=0, description="milliseconds")]
+
+
+class Acknowledge(StrEnum):
+    """When the source may forget a change."""
+
+    SINKS = "sinks"  # every sink has it
+    LOG = "log"  # the change log on the state directory has it
+
+
+class OnError(StrEnum):
+    """What a change that a sink refuses does to the pipeline."""
+
+    STOP = "stop"
+    QUARANTINE = "quarantine"
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+    """A mapping of the file. Its repr never shows a password."""
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        fields = [(name, getattr(self, name)) for name in self.__struct_fields__]
+        return [(name, redact(value) if name == "url" else value) for name, value in fields]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+
+class Snapshot(Section, frozen=True):
+    """The initial copy of a table."""
+
+    chunk_bytes: Annotated[Bytes, Meta(description="how much of a table one Spark task reads")] = 64 * MIB
+    parallelism: (
+        Annotated[int, Meta(ge=1, description="chunks read at once; default: Spark's own parallelism")] | None
+    ) = None
+
+
+class Source(Section, frozen=True):
+    """The database read from."""
+
+    url: Url
+    tables: Annotated[
+        tuple[str, ...],
+        Meta(min_length=1, description="patterns on schema.table; `*` and `?` are wildcards, a leading `!` excludes"),
+    ]
+    slot: Annotated[str, Meta(pattern=SERVER_NAME, description="replication slot; default: tailrace_<name>")] | None = (
+        None
+    )
+    publication: Annotated[str, Meta(min_length=1, max_length=63, description="default: tailrace_<name>")] | None = None
+    create: Annotated[bool, Meta(description="create slot and publication when they are missing")] = True
+    binary: Annotated[bool, Meta(description="ask for binary values: faster, the same content")] = True
+    acknowledge: Annotated[
+        Acknowledge,
+        Meta(description="the source may forget a change once all `sinks` have it, or once the change `log` has it"),
+    ] = Acknowledge.SINKS
+    heartbeat_ms: Annotated[
+        int, Meta(ge=10, description="how often the source is told that we live, and how far the sinks are")
+    ] = 1000
+    snapshot: Snapshot = Snapshot()
+
+    @cached_property
+    def patterns(self) -> TablePatterns:
+        return TablePatterns(self.tables)
+
+
+class Sink(Section, frozen=True):
+    """A system written to."""
+
+    url: Url
+    schemas: Annotated[dict[str, str], Meta(description="source schema: schema in the sink")] = {}
+    on_error: Annotated[OnError, Meta(description="what a refused change does: `stop` all, or `quarantine` it")] = (
+        OnError.STOP
+    )
+    max_rows: Annotated[int, Meta(ge=1, description="changes a micro-batch takes at most; transactions stay whole")] = (
+        1_000_000
+    )
+    max_bytes: Annotated[Bytes, Meta(description="log bytes a micro-batch takes at most; transactions stay whole")] = (
+        256 * MIB
+    )
+    trigger_ms: Annotated[Milliseconds, Meta(description="least time between two micro-batches")] = 100
+
+
+class Log(Section, frozen=True):
+    """The change log on the state directory."""
+
+    max_bytes: Annotated[Bytes, Meta(description="when full, capture waits instead of filling the disk")] = 10240 * MIB
+    segment_bytes: Annotated[Bytes, Meta(description="a segment is closed at this size")] = 32 * MIB
+    flush_interval_ms: Annotated[int, Meta(ge=1, description="a segment is closed at this age")] = 100
+    retention_seconds: Annotated[int, Meta(ge=0, description="keep segments this long after every sink has them")] = 0
+
+
+class Spark(Section, frozen=True):
+    """The engine."""
+
+    master: Annotated[str, Meta(description="default: what spark-submit says, else local[*]")] | None = None
+    conf: Annotated[dict[str, str | bool | int | float], Meta(description="Spark settings, as in spark-defaults")] = {}
+
+    def settings(self) -> dict[str, str]:
+        """`conf` as Spark wants it: text only, `true` and `false` in lower case."""
+        return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in self.conf.items()}
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        conf = {key: redact_setting(key, value) for key, value in self.conf.items()}
+        return [("master", self.master), ("conf", conf)]
+
+
+class Pipeline(Section, frozen=True):
+    """One source, its tables, its sinks. Made by `load` or `from_urls`, which resolve its relative paths."""
+
+    name: Annotated[str, Meta(pattern=NAME, description="lower case letters, digits and _; names slot and publication")]
+    source: Source
+    sinks: Annotated[
+        dict[Annotated[str, Meta(pattern=NAME)], Sink], Meta(min_length=1, description="the sinks, each with a name")
+    ]
+    state: Annotated[str, Meta(min_length=1, description="folder of the change log; relative to this file")] = "./state"
+    log: Log = Log()
+    spark: Spark = Spark()
+
+    @property
+    def slot_name(self) -> str:
+        return self.source.slot or f"tailrace_{self.name}"
+
+    @property
+    def publication_name(self) -> str:
+        return self.source.publication or f"tailrace_{self.name}"
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of the pipeline file, for editors."""
+    schema = msgspec.json.schema(Pipeline)
+    for definition in schema["$defs"].values():
+        for key, value in definition.get("properties", {}).items():
+            if key.endswith("_bytes"):
+                definition["properties"][key] = _size_or_text(value)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "tailrace pipeline", **schema}
+
+
+def _size_or_text(schema: dict[str, Any]) -> dict[str, Any]:
+    number = {key: schema.pop(key) for key in ("type", "minimum")}
+    return {**schema, "anyOf": [number, {"type": "string"}]}

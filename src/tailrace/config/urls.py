@@ -1,0 +1,61 @@
+"""URLs of sources and sinks: their scheme, their secrets, and the files they point to."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tailrace.errors import ConfigError
+
+HIDDEN = "***"
+_SECRET_KEY = r"[^=&?]*(?:password|passwd|passfile|secret|token|access[._-]?key|credential)[^=&]*"
+_SECRET_PARAMETER = re.compile(rf"(?<=[?&])({_SECRET_KEY})=[^&#]*", re.IGNORECASE)
+_SECRET_SETTING = re.compile(_SECRET_KEY, re.IGNORECASE)
+
+
+def scheme(url: str) -> str:
+    """`postgresql` of `postgresql://…`, in lower case."""
+    return url.partition(":")[0].lower()
+
+
+def redact(url: str) -> str:
+    """The URL with every password hidden, also when the URL is malformed: hiding too much is the safe error."""
+    start, separator, rest = url.partition("://")
+    if not separator:
+        return url if scheme(url) == url else f"{scheme(url)}:{HIDDEN}"
+    authority_end = re.search(r"[/?#]|$", rest).start()  # type: ignore[union-attr]  # `$` always matches
+    end = rest.rfind("@", 0, authority_end)
+    if end < 0:
+        end = rest.partition("?")[0].rfind("@")  # a password with an unescaped slash
+    if end >= 0 and ":" in rest[:end]:
+        rest = f"{rest.partition(':')[0]}:{HIDDEN}{rest[end:]}"
+    return start + separator + _SECRET_PARAMETER.sub(rf"\1={HIDDEN}", rest)
+
+
+def redact_setting(key: str, value: object) -> object:
+    """A Spark setting's value, hidden if its key sounds like a secret."""
+    return HIDDEN if _SECRET_SETTING.search(key) else value
+
+
+def sqlite_path(url: str) -> Path:
+    """The file of `sqlite:///relative.db` or `sqlite:////absolute.db`."""
+    path = url.partition("?")[0].removeprefix("sqlite:///")
+    if not url.startswith("sqlite:///") or path in ("", ":memory:"):
+        raise ConfigError(
+            "a sqlite URL names a file",
+            hint="write sqlite:///file.db, or sqlite:////folder/file.db for an absolute path",
+        )
+    return Path(path).expanduser()
+
+
+def resolve_url(url: str, folder: Path) -> str:
+    """The URL with a SQLite file's path made absolute; other URLs as they are."""
+    if scheme(url) != "sqlite":
+        return url
+    _, question, parameters = url.partition("?")
+    return f"sqlite:///{folder / sqlite_path(url)}{question}{parameters}"
+
+
+def resolve_folder(path: str, folder: Path) -> str:
+    """A state folder made absolute; the URL of an object store as it is."""
+    return path if "://" in path else str(folder / Path(path).expanduser())

@@ -1,0 +1,105 @@
+"""Every error tailrace raises on purpose, by what the operator should do about it.
+
+TailraceError
+├── ConfigError            correct the configuration
+│   └── MissingExtra       install the extra it names
+├── SourceError
+│   ├── SourceUnavailable  retried
+│   ├── SourceRefused      the database will not allow it: grant, configure or free what it names
+│   ├── PositionLost       the database no longer has our place: snapshot again
+│   ├── DecodeError        bytes we cannot read: stop, never skip
+│   └── ValueRefused       a value that no Arrow type of ours can hold: stop or quarantine
+├── StateError             the state directory cannot be written or is in use
+│   └── LogCorrupt         a segment failed its checksum
+├── SinkError
+│   ├── SinkUnavailable    retried
+│   └── SinkRejected       the sink refuses a row or a table: stop or quarantine
+└── EngineLost             Spark died under us: start again
+"""
+
+from __future__ import annotations
+
+
+class TailraceError(Exception):
+    """Base of all errors raised on purpose. Pickles with its message and hint, so Spark can carry it."""
+
+    retry = False
+    hint: str | None = None
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        if hint is not None:
+            self.hint = hint
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), str(self), self.hint))
+
+
+def _rebuild(kind: type[TailraceError], message: str, hint: str | None) -> TailraceError:
+    return kind(message, hint=hint)
+
+
+class ConfigError(TailraceError):
+    """The pipeline file, an option or a URL is wrong."""
+
+
+class MissingExtra(ConfigError):
+    """A connector's Python package is not installed; the message is the command that installs it."""
+
+
+class SourceError(TailraceError):
+    """Something about the source database."""
+
+
+class SourceUnavailable(SourceError):
+    """The database cannot be reached at this moment."""
+
+    retry = True
+
+
+class SourceRefused(SourceError):
+    """The database answered, and will not do what capture needs."""
+
+
+class PositionLost(SourceError):
+    """The source has forgotten changes that a sink still needs. Continuing would be silent loss."""
+
+    hint = "run `tailrace drop` on this pipeline, then `tailrace run`: every table is copied again"
+
+
+class DecodeError(SourceError):
+    """Bytes that do not follow the protocol."""
+
+
+class ValueRefused(SourceError):
+    """A value outside of what its Arrow type can hold."""
+
+
+class StateError(TailraceError):
+    """The state directory cannot be used."""
+
+
+class LogCorrupt(StateError):
+    """A segment of the change log is damaged."""
+
+    hint = "delete the state directory and run again: the source still has what the sinks do not"
+
+
+class SinkError(TailraceError):
+    """Something about a sink."""
+
+
+class SinkUnavailable(SinkError):
+    """The sink cannot be reached, or is busy, at this moment."""
+
+    retry = True
+
+
+class SinkRejected(SinkError):
+    """The sink will not take a row, a column or a table."""
+
+
+class EngineLost(TailraceError):
+    """Spark's JVM or a query died."""
+
+    hint = "run the same command again: it continues where the sinks are"

@@ -1,0 +1,120 @@
+"""Reading the change log: what there is, cut into slices for tasks.
+
+A slice is a range of offsets inside one segment. Readers see committed transactions only: what lies past the last
+transaction end is not there for them yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from tailrace.errors import StateError
+from tailrace.log import segment
+from tailrace.log.segment import Header, SegmentName
+from tailrace.log.storage import Storage
+from tailrace.model.frames import Frames
+
+IDENTITY = "log.json"
+
+
+class LogIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Written once. `start_position` is the source's place before offset 1."""
+
+    id: str
+    source: str
+    start_position: str
+    version: int = 1
+
+
+class Slice(msgspec.Struct, frozen=True):
+    """Offsets `first … last` of the segment `name`."""
+
+    name: str
+    first: int
+    last: int
+
+
+def read_identity(storage: Storage) -> LogIdentity | None:
+    try:
+        data = storage.read(IDENTITY)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise StateError(f"cannot read the state directory {storage.path}: {error.strerror}") from error
+    return msgspec.json.decode(data, type=LogIdentity)
+
+
+def segment_names(storage: Storage) -> dict[SegmentName, int]:
+    """The log's segments and their sizes in bytes."""
+    parsed = ((SegmentName.parse(name), size) for name, size in storage.sizes(segment.SUFFIX).items())
+    return {name: size for name, size in parsed if name is not None}
+
+
+class LogReader:
+    """A view of a log that a writer may be extending."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+
+    def identity(self) -> LogIdentity | None:
+        return read_identity(self.storage)
+
+    def names(self) -> list[SegmentName]:
+        return sorted(segment_names(self.storage))
+
+    def end(self) -> int:
+        """The offset of the last transaction end; 0 for an empty log."""
+        return max((name.committed for name in self.names()), default=0)
+
+    def begin(self) -> int:
+        """The offset before the oldest one that is still kept."""
+        return min((name.first for name in self.names()), default=1) - 1
+
+    def slices(self, after: int, last: int) -> list[Slice]:
+        """What lies in (after, last], in order."""
+        names = self.names()
+        found = []
+        for name, until in zip(names, _usable(names), strict=True):
+            low, high = max(name.first, after + 1), min(until, last)
+            if low <= high:
+                found.append(Slice(str(name), low, high))
+        _check_dense(found, after, last, self.storage.path)
+        return found
+
+    def limit(self, after: int, max_messages: int) -> int:
+        """The end of a micro-batch after `after`: whole transactions, about `max_messages`, at least one segment.
+
+        A transaction larger than that is taken whole.
+        """
+        end = after
+        for name in self.names():
+            if name.committed <= after or name.committed < name.first:
+                continue
+            if end > after and name.committed - after > max_messages:
+                break
+            end = name.committed
+        return end
+
+    def header(self, name: SegmentName) -> Header:
+        return segment.read_header(self.storage, name)
+
+    def read(self, name: SegmentName) -> tuple[Header, Frames]:
+        return segment.read(self.storage, name)
+
+
+def _usable(names: Sequence[SegmentName]) -> list[int]:
+    """The last offset of each segment that counts: a later segment's first offset voids what lies behind it."""
+    following = [name.first - 1 for name in names[1:]]
+    return [min(name.last, until) for name, until in zip(names, [*following, 1 << 62], strict=True)]
+
+
+def _check_dense(found: Sequence[Slice], after: int, last: int, path: str) -> None:
+    expected = after + 1
+    for piece in found:
+        if piece.first != expected:
+            break
+        expected = piece.last + 1
+    if expected != last + 1:
+        raise StateError(f"the change log in {path} no longer holds offset {expected}")

@@ -1,0 +1,137 @@
+"""Files of the state directory, on a local disk or an object store.
+
+Guarantee: `publish` makes a file appear whole and durable, or not at all. On a local disk that is: write beside, fsync,
+rename, fsync the directory. Object stores publish an object when its upload completes.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import IO
+
+from pyarrow import fs
+
+from tailrace import failpoints
+from tailrace.errors import StateError
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - Windows has no advisory locks of this kind
+    fcntl = None  # type: ignore[assignment]
+
+
+class Storage:
+    """One folder. Names are plain file names; sub-folders are Storages of their own."""
+
+    def __init__(self, path: str) -> None:
+        self.filesystem, self.path = fs.FileSystem.from_uri(path) if "://" in path else (fs.LocalFileSystem(), path)
+        self.is_local = isinstance(self.filesystem, fs.LocalFileSystem)
+        self._url = path
+
+    def __reduce__(self) -> tuple[type[Storage], tuple[str]]:
+        return Storage, (self._url,)
+
+    def folder(self, name: str) -> Storage:
+        return Storage(f"{self._url.rstrip('/')}/{name}")
+
+    def create(self) -> None:
+        with _state_errors(self.path):
+            self.filesystem.create_dir(self.path, recursive=True)
+
+    def sizes(self, suffix: str) -> dict[str, int]:
+        """The files whose name ends with `suffix`, and their sizes. A folder that is not there is empty."""
+        if self.is_local:
+            return _local_sizes(self.path, suffix)
+        selector = fs.FileSelector(self.path, allow_not_found=True)
+        infos = self.filesystem.get_file_info(selector)
+        return {i.base_name: i.size for i in infos if i.type is fs.FileType.File and i.base_name.endswith(suffix)}
+
+    def read(self, name: str, length: int | None = None, at: int = 0) -> bytes:
+        """`length` bytes from `at`, or all there are. Raises FileNotFoundError."""
+        if self.is_local:
+            with open(self._join(name), "rb") as file:
+                file.seek(at)
+                return file.read(-1 if length is None else length)
+        with self.filesystem.open_input_file(self._join(name)) as file:
+            file.seek(at)
+            return bytes(file.read(length))
+
+    def publish(self, name: str, data: bytes) -> None:
+        with _state_errors(self.path):
+            if self.is_local:
+                _publish_locally(self.path, name, data)
+                return
+            with self.filesystem.open_output_stream(self._join(name)) as stream:
+                stream.write(data)
+
+    def delete(self, name: str) -> None:
+        with _state_errors(self.path):
+            self.filesystem.delete_file(self._join(name))
+
+    def lock(self, name: str) -> IO[str] | None:
+        """Hold an exclusive lock until the returned file is closed, or raise StateError. Only local disks have locks."""
+        if not self.is_local or fcntl is None:
+            return None
+        with _state_errors(self.path):
+            file = open(self._join(name), "w")  # noqa: SIM115 - closed by the caller
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                file.close()
+                raise StateError(f"another tailrace process is using the state directory {self.path}") from error
+            return file
+
+    def _join(self, name: str) -> str:
+        return f"{self.path.rstrip('/')}/{name}"
+
+
+class _state_errors:  # noqa: N801 - reads as a statement
+    """Turns the operating system's errors into a StateError that names the folder."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            reason = error.strerror or str(error)
+            raise StateError(f"cannot write to the state directory {self.path}: {reason.lower()}") from error
+
+
+def _local_sizes(path: str, suffix: str) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    try:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if entry.name.endswith(suffix):
+                    try:
+                        sizes[entry.name] = entry.stat().st_size
+                    except FileNotFoundError:  # deleted by retention a moment ago
+                        continue
+    except FileNotFoundError:
+        return {}
+    return sizes
+
+
+def _publish_locally(folder: str, name: str, data: bytes) -> None:
+    final = Path(folder) / name
+    beside = final.with_name(f"{name}.part")
+    with open(beside, "wb") as file:
+        file.write(data)
+        failpoints.reached("log-segment-written")
+        file.flush()
+        os.fsync(file.fileno())
+    failpoints.reached("log-segment-synced")
+    os.replace(beside, final)
+    _sync_folder(folder)
+
+
+def _sync_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,156 @@
+"""Changes of one table, a column at a time.
+
+`Changes` is the inner form (numpy and Arrow side by side); `to_arrow` gives the flat change columns that Spark and users
+see: the table's own columns, then `_op _offset _commit_position _commit_time _xid _unchanged _before`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tailrace.model.schema import TableSchema
+
+Flags = npt.NDArray[np.bool_]
+Integers = npt.NDArray[np.int64]
+
+
+class Op(IntEnum):
+    INSERT = 0
+    UPDATE = 1
+    DELETE = 2
+    READ = 3  # a row of a snapshot
+    TRUNCATE = 4
+
+
+OP_NAMES = pa.array([op.name.lower() for op in Op])
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Rows in log order, all of one table schema.
+
+    `after` is the state after the change; for a delete, what was sent of the old row. `unchanged` marks the cells the
+    source did not send. `before` holds one row for each index in `before_rows`: what was sent of the old row.
+    """
+
+    schema: TableSchema
+    op: npt.NDArray[np.int8]
+    offset: Integers
+    xid: Integers
+    time_us: Integers
+    commit_position: Integers
+    after: pa.RecordBatch
+    unchanged: Flags | None  # rows x columns; None when all was sent
+    before_rows: Integers
+    before: pa.RecordBatch
+
+    def __len__(self) -> int:
+        return len(self.op)
+
+    def keep(self, mask: Flags) -> Changes:
+        """Only the rows where `mask` is true."""
+        if mask.all():
+            return self
+        rows = np.flatnonzero(mask)
+        renumbered = np.cumsum(mask) - 1
+        kept = mask[self.before_rows]
+        return Changes(
+            schema=self.schema,
+            op=self.op[rows],
+            offset=self.offset[rows],
+            xid=self.xid[rows],
+            time_us=self.time_us[rows],
+            commit_position=self.commit_position[rows],
+            after=self.after.filter(pa.array(mask)),
+            unchanged=None if self.unchanged is None else self.unchanged[rows],
+            before_rows=renumbered[self.before_rows[kept]],
+            before=self.before.filter(pa.array(kept)),
+        )
+
+    def slice(self, start: int, stop: int) -> Changes:
+        rows = np.arange(len(self))
+        return self.keep((rows >= start) & (rows < stop))
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """The flat form, with the columns of `change_schema`."""
+        flat = change_schema(self.schema)
+        position = pa.array(self.commit_position)
+        columns = [
+            *self.after.columns,
+            OP_NAMES.take(pa.array(self.op)),
+            pa.array(self.offset),
+            position,
+            pa.array(self.time_us).cast(pa.timestamp("us", "UTC")),
+            pa.array(self.xid),
+            self._unchanged_names(),
+            self._before_struct(),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=flat)
+
+    def _unchanged_names(self) -> pa.Array:
+        names = pa.array(self.schema.arrow.names, pa.string())
+        if self.unchanged is None:
+            zeros = pa.array(np.zeros(len(self) + 1, np.int32))
+            return pa.ListArray.from_arrays(zeros, names.slice(0, 0))
+        rows, columns = np.nonzero(self.unchanged)
+        bounds = np.searchsorted(rows, np.arange(len(self) + 1)).astype(np.int32)
+        return pa.ListArray.from_arrays(pa.array(bounds), names.take(pa.array(columns)))
+
+    def _before_struct(self) -> pa.Array:
+        places = np.full(len(self), -1, np.int64)
+        places[self.before_rows] = np.arange(len(self.before_rows))
+        absent = places < 0
+        indexes = pa.array(places, mask=absent)
+        fields = [column.take(indexes) for column in self.before.columns]
+        return pa.StructArray.from_arrays(fields, fields=list(self.schema.arrow), mask=pa.array(absent))
+
+
+def change_schema(schema: TableSchema) -> pa.Schema:
+    """The flat Arrow schema of a table's changes."""
+    own = schema.arrow
+    return pa.schema(
+        [
+            *own,
+            pa.field("_op", pa.string()),
+            pa.field("_offset", pa.int64()),
+            pa.field("_commit_position", pa.int64()),
+            pa.field("_commit_time", pa.timestamp("us", "UTC")),
+            pa.field("_xid", pa.int64()),
+            pa.field("_unchanged", pa.list_(pa.string())),
+            pa.field("_before", pa.struct(list(own))),
+        ]
+    )
+
+
+def concat(pieces: list[Changes]) -> Changes:
+    """Several runs of the same schema version, in order, as one."""
+    if len(pieces) == 1:
+        return pieces[0]
+    starts = np.cumsum([0, *(len(piece) for piece in pieces[:-1])])
+    unchanged = None
+    if any(piece.unchanged is not None for piece in pieces):
+        width = len(pieces[0].schema.columns)
+        blanks = [np.zeros((len(p), width), np.bool_) if p.unchanged is None else p.unchanged for p in pieces]
+        unchanged = np.concatenate(blanks)
+    return Changes(
+        schema=pieces[0].schema,
+        op=np.concatenate([p.op for p in pieces]),
+        offset=np.concatenate([p.offset for p in pieces]),
+        xid=np.concatenate([p.xid for p in pieces]),
+        time_us=np.concatenate([p.time_us for p in pieces]),
+        commit_position=np.concatenate([p.commit_position for p in pieces]),
+        after=_concat_batches([p.after for p in pieces]),
+        unchanged=unchanged,
+        before_rows=np.concatenate([p.before_rows + s for p, s in zip(pieces, starts, strict=True)]),
+        before=_concat_batches([p.before for p in pieces]),
+    )
+
+
+def _concat_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    columns = [pa.concat_arrays([b.column(i) for b in batches]) for i in range(batches[0].num_columns)]
+    return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)

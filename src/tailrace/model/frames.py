@@ -1,0 +1,60 @@
+"""Raw messages of a source, packed, with what the log must know of them.
+
+`Frames` is what capture hands to the change log and what the log hands to decoding. Nothing in it is a Python object
+per row: messages lie in one buffer, `bounds` says where each begins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tailrace.model.schema import TableSchema
+
+Integers = npt.NDArray[np.int64]
+
+PADDING = 16
+"""Bytes after the last message, so that a fixed-width window at its end stays inside the buffer."""
+
+TRANSACTIONS = pa.schema(
+    [
+        pa.field("begin", pa.int64(), False),  # offset of its first message; may lie in an earlier segment
+        pa.field("end", pa.int64(), False),  # offset of its last message; 0 while its end has not been seen
+        pa.field("xid", pa.int64(), False),
+        pa.field("time_us", pa.int64(), False),  # commit time, microseconds since 1970
+        pa.field("commit_position", pa.int64(), False),
+        pa.field("end_position", pa.int64(), False),  # where the source resumes after it; 0 while unknown
+    ]
+)
+
+
+class Definition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Messages of `relation` at offset `since` and later have this schema, until the next definition."""
+
+    relation: int
+    since: int
+    schema: TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """Messages `first … last` of one log, in commit order."""
+
+    first: int
+    buffer: npt.NDArray[np.uint8]  # the messages, then PADDING bytes
+    bounds: Integers  # count + 1 places in the buffer
+    transactions: pa.RecordBatch  # TRANSACTIONS, in order of `begin`
+    definitions: tuple[Definition, ...] = ()
+    tables: dict[str, int] = field(default_factory=dict)  # changes a table
+
+    @property
+    def count(self) -> int:
+        return len(self.bounds) - 1
+
+    @property
+    def last(self) -> int:
+        return self.first + self.count - 1

@@ -1,0 +1,51 @@
+"""A table schema: one immutable version of a table's columns and key."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from functools import cached_property
+
+import msgspec
+import pyarrow as pa
+
+from tailrace.model.types import ColumnType, arrow_type
+
+
+class Identity(StrEnum):
+    """What the source sends of a row that is updated or deleted."""
+
+    DEFAULT = "default"  # the primary key
+    INDEX = "index"  # the columns of a chosen unique index
+    FULL = "full"  # the whole old row
+    NOTHING = "nothing"  # nothing: only inserts can be captured
+
+
+class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    name: str
+    type: ColumnType
+    nullable: bool = True
+
+
+class TableSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, dict=True):
+    """`key` are the names of the columns that identify a row in a sink; empty for a table without a key."""
+
+    schema: str
+    name: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...] = ()
+    identity: Identity = Identity.DEFAULT
+
+    @property
+    def table(self) -> str:
+        """The table's name as people write it and as all state is filed under: `schema.name`, unquoted."""
+        return f"{self.schema}.{self.name}"
+
+    @cached_property
+    def key_indexes(self) -> tuple[int, ...]:
+        names = [column.name for column in self.columns]
+        return tuple(names.index(name) for name in self.key)
+
+    @cached_property
+    def arrow(self) -> pa.Schema:
+        """The Arrow schema of the table's own columns."""
+        return pa.schema([pa.field(c.name, arrow_type(c.type), True) for c in self.columns])

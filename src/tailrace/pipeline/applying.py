@@ -1,0 +1,185 @@
+"""One sink of a running pipeline: its streaming query, and what it has durably applied.
+
+The order that matters: stage in tasks, commit data and watermark in the sink, and only then let the source forget. Spark's
+checkpoint is made anew by every run and says nothing that the sink does not know better.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tailrace import config, failpoints
+from tailrace.errors import EngineLost, TailraceError
+from tailrace.log.reader import LogReader
+from tailrace.log.storage import Storage
+from tailrace.model.lifecycle import TableState, TableStatus
+from tailrace.model.schema import TableSchema
+from tailrace.model.watermark import Watermark
+from tailrace.pipeline.anchoring import anchored
+from tailrace.pipeline.evolution import Evolution, evolve
+from tailrace.sinks.base import Batch
+from tailrace.spark.apply import ApplyPlan, PartResult, TablePlan, stage_batch, stage_range
+from tailrace.spark.layout import LOG, SPARK
+
+
+class Stopping(Exception):  # noqa: N818 - not an error: the run is ending
+    """Raised inside a micro-batch that must not begin any more."""
+
+
+class SinkPipeline:
+    """Everything about one sink. `lock` is held while a micro-batch or a hand-over to it is under way."""
+
+    def __init__(
+        self, spark: SparkSession, pipeline: config.Pipeline, name: str, source: Any, sink: Any, log_id: str
+    ) -> None:
+        self.spark, self.pipeline, self.name = spark, pipeline, name
+        self.source, self.sink, self.log_id = source, sink, log_id
+        self.storage = Storage(pipeline.state).folder(LOG)
+        self.log = LogReader(self.storage)
+        self.settings = pipeline.sinks[name]
+        self.lock = threading.RLock()
+        self.is_stopping = False
+        self.error: TailraceError | None = None
+        self.query: StreamingQuery | None = None
+        self.applied = 0
+        self.last_commit_us = 0
+        self.committed_at = time.time()
+        self.tables: dict[str, TableStatus] = {}
+        self.watermark = Watermark(log_id, 0, "")
+        self.unknown = threading.Event()  # the log holds a table that the sink has never heard of
+        self.on_commit: Callable[[], None] = lambda: None
+
+    def load_state(self, start_position: str) -> None:
+        """Read where the sink is, and find that place in the present log."""
+        self.sink.clean()
+        state = self.sink.read_state()
+        start = Watermark(self.log_id, 0, start_position)
+        self.watermark = start if state.watermark is None else self._anchor(state.watermark)
+        self.tables = {
+            name: _with_watermark(status, self._anchor(status.watermark)) for name, status in state.tables.items()
+        }
+
+    def needed(self) -> Watermark:
+        """Where the sink's slowest table is: the source must keep what lies behind."""
+        slow = [t.watermark for t in self.tables.values() if t.state is not TableState.LIVE]
+        return min([self.watermark, *slow], key=lambda mark: mark.offset)
+
+    @property
+    def is_live(self) -> bool:
+        return all(status.state is TableState.LIVE for status in self.tables.values())
+
+    def start(self) -> None:
+        """Begin to follow the log from the sink's own watermark."""
+        self.error = None
+        checkpoint = f"{self.pipeline.state}/{SPARK}/{self.name}/{uuid.uuid4().hex}"
+        stream = (
+            self.spark.readStream.format("tailrace")
+            .option("path", self.pipeline.state)
+            .option("startingOffset", str(self.watermark.offset))
+            .option("maxRowsPerTrigger", str(self.settings.max_rows))
+            .option("numPartitions", str(self._parts))
+            .load()
+        )
+        self.query = (
+            stream.writeStream.queryName(f"tailrace {self.pipeline.name} {self.name}")
+            .option("checkpointLocation", checkpoint)
+            .foreachBatch(self._on_batch)
+            .start()
+        )
+
+    def stop(self) -> None:
+        """Let the micro-batch under way finish, and begin no other."""
+        with self.lock:
+            self.is_stopping = True
+        if self.query is not None:
+            try:
+                self.query.stop()
+            except Exception:  # noqa: BLE001 - the JVM may be gone, which is what we want of it
+                return
+
+    def failure(self) -> TailraceError | None:
+        """Why the query ended, if it did."""
+        if self.query is None or self.is_stopping:
+            return None
+        try:
+            if self.query.isActive:
+                return None
+            words = str(self.query.exception() or "no reason given")
+        except Exception as error:  # noqa: BLE001 - py4j raises whatever it likes when the JVM is gone
+            return EngineLost(f"Spark's JVM is gone: {type(error).__name__}")
+        return self.error or EngineLost(f"the streaming query of sink {self.name} ended: {words.splitlines()[0]}")
+
+    def catch_up_to(self, statuses: list[TableStatus], last: int, *, finish: bool) -> None:
+        """Apply the changes of some tables up to offset `last` of the log; with `finish` they are live afterwards."""
+        first = min(status.watermark.offset for status in statuses)
+        results: list[PartResult] = []
+        if first < last:
+            plans = {s.table: TablePlan(s.watermark.offset, s.visibility) for s in statuses}
+            plan = self._plan(plans, f"catch-up-{last}")
+            results = stage_range(self.spark, plan, self.log.slices(first, last), self._parts)
+        position = results[-1].position if results else ""
+        place = Watermark(self.log_id, last, position or statuses[0].watermark.position)
+        state = TableState.LIVE if finish else TableState.CATCH_UP
+        moved = [s.move(state, watermark=place if place.offset > s.watermark.offset else s.watermark) for s in statuses]
+        outcome = evolve(self.source, {s.table: s for s in moved}, results)
+        self.applied += self._commit(results, outcome, None)
+        failpoints.reached("catch-up-step-committed")
+
+    def _anchor(self, mark: Watermark) -> Watermark:
+        return anchored(self.log, self.source, mark, self.log_id)
+
+    @property
+    def _parts(self) -> int:
+        return min(int(self.sink.max_parts), max(self.spark.sparkContext.defaultParallelism, 1))
+
+    def _plan(self, tables: dict[str, TablePlan], batch: str) -> ApplyPlan:
+        return ApplyPlan(self.source, self.sink, self.storage, batch, tables)
+
+    def _on_batch(self, frame: DataFrame, number: int) -> None:
+        with self.lock:
+            if self.is_stopping:
+                raise Stopping
+            try:
+                self._apply(frame, number)
+            except TailraceError as error:
+                self.error = error
+                raise
+        self.on_commit()
+
+    def _apply(self, frame: DataFrame, number: int) -> None:
+        live = {t: TablePlan() for t, s in self.tables.items() if s.state is TableState.LIVE}
+        results = sorted(stage_batch(frame, self._plan(live, f"batch-{number}")), key=lambda r: r.part)
+        failpoints.reached("batch-staged")
+        position = next((r.position for r in reversed(results) if r.position), self.watermark.position)
+        mark = Watermark(self.log_id, results[-1].last, position)
+        outcome = evolve(self.source, {t: self.tables[t] for t in live}, results, self.watermark)
+        self.applied += self._commit(results, outcome, mark)
+        self.watermark = mark
+        self.last_commit_us = max((r.time_us for r in results), default=self.last_commit_us)
+        self.committed_at = time.time()
+        if any(table not in self.tables for result in results for table in result.seen):
+            self.unknown.set()
+
+    def _commit(self, results: list[PartResult], outcome: Evolution, mark: Watermark | None) -> int:
+        parts = tuple(outcome.keep(r.staged) for r in results if r.staged is not None)
+        changed = tuple(s for t, s in outcome.tables.items() if s != self.tables.get(t))
+        touched = self.sink.commit(Batch(parts, mark, changed), self._fetch)
+        for status in changed:
+            self.tables[status.table] = status
+        return int(touched)
+
+    def _fetch(self, schema: TableSchema, keys: Any) -> Any:
+        return self.source.read_rows(schema, keys)
+
+
+def _with_watermark(status: TableStatus, mark: Watermark) -> TableStatus:
+    import msgspec
+
+    return msgspec.structs.replace(status, watermark=mark)

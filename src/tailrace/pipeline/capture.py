@@ -1,0 +1,203 @@
+"""The capture process: copies the source's change stream into the log. One a source, an OS process of its own.
+
+It talks to its parent in JSON lines. Down its standard input come the order to start and what the sinks have; up its
+standard output go progress and, at the end, why it stopped. When its input closes, its parent is gone, and it stops.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+import msgspec
+
+from tailrace import config, failpoints, registry
+from tailrace.errors import SourceUnavailable, StateError, TailraceError
+from tailrace.log.storage import Storage
+from tailrace.log.writer import LogWriter
+from tailrace.spark.layout import LOG
+
+LOCK_SECONDS = 15.0
+POLL_SECONDS = 0.05
+REPORT_SECONDS = 0.2
+CROWDED = 200  # segments; beyond, each one more makes the next a millisecond later
+
+
+class Order(msgspec.Struct, frozen=True):
+    """How to start: `start_position` is used if there is no log yet."""
+
+    pipeline: config.Pipeline
+    start_position: str
+
+
+class Acknowledge(msgspec.Struct, frozen=True):
+    """Every sink has what lies up to here."""
+
+    offset: int
+    position: str
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """`received` is how far the source was read; all of it that was for us lies in the log up to offset `end`."""
+
+    received: str
+    end: int
+    log_bytes: int
+    changes: int
+    is_full: bool
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    kind: str
+    message: str
+    hint: str | None
+    retry: bool
+
+
+Event = Progress | Failed
+
+
+class Control:
+    """The parent's lines, read without waiting."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._rest = b""
+        self.is_closed = False
+
+    def fileno(self) -> int:
+        return self.descriptor
+
+    def first_line(self) -> bytes:
+        while b"\n" not in self._rest and not self.is_closed:
+            self._read()
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
+
+    def acknowledgement(self) -> Acknowledge | None:
+        """The newest one, or None. Call it when the descriptor can be read."""
+        self._read()
+        *lines, self._rest = self._rest.split(b"\n")
+        return msgspec.json.decode(lines[-1], type=Acknowledge) if lines else None
+
+    def _read(self) -> None:
+        data = os.read(self.descriptor, 1 << 16)
+        self.is_closed |= not data
+        self._rest += data
+
+
+class Pump:
+    """Copies frames from the source into the log, until the parent goes away.
+
+    Order is the whole point: a segment is durable before the source hears of it, and the source hears of it when the
+    sinks have it.
+    """
+
+    def __init__(self, source: Any, log: LogWriter, pipeline: config.Pipeline, control: Control) -> None:
+        self.capture = source.capture(log.position, log.next_offset)
+        self.log = log
+        self.settings = pipeline.log
+        self.acknowledges_log = pipeline.source.acknowledge is config.Acknowledge.LOG
+        self.control = control
+        self.changes = 0
+        self._flushed_at = time.monotonic()
+        self._reported_at = 0.0
+        self._reported: Progress | None = None
+
+    def run(self) -> None:
+        while not self.control.is_closed:
+            if self.log.size >= self.settings.max_bytes:
+                self.capture.idle(POLL_SECONDS, self.control)
+            else:
+                self.capture.poll(POLL_SECONDS, self.control)
+                self._flush_if_due()
+            self._hear()
+            self._report()
+
+    def _flush_if_due(self) -> None:
+        age = time.monotonic() - self._flushed_at
+        crowd = max(self.log.count - CROWDED, 0) / 1000
+        is_large = self.capture.pending_bytes >= self.settings.segment_bytes
+        if not is_large and age < self.settings.flush_interval_ms / 1000 + crowd:
+            return
+        self._flushed_at = time.monotonic()
+        taken = self.capture.take()
+        if taken is None:
+            return
+        frames, position = taken
+        self.log.append(frames, position)
+        self.changes += sum(frames.tables.values())
+        if self.acknowledges_log:
+            self._acknowledge(position)
+
+    def _hear(self) -> None:
+        if not _is_readable(self.control):
+            return
+        heard = self.control.acknowledgement()
+        if heard is None:
+            return
+        self.log.forget(heard.offset)
+        if not self.acknowledges_log:
+            self._acknowledge(heard.position)
+
+    def _acknowledge(self, position: str) -> None:
+        failpoints.reached("capture-before-acknowledge")
+        self.capture.acknowledge(position)
+        failpoints.reached("capture-after-acknowledge")
+
+    def _report(self) -> None:
+        now = time.monotonic()
+        is_full = self.log.size >= self.settings.max_bytes
+        progress = Progress(self.capture.received, self.log.end, self.log.size, self.changes, is_full)
+        is_news = self._reported is None or progress.end != self._reported.end
+        if progress != self._reported and (is_news or now - self._reported_at >= REPORT_SECONDS):
+            self._reported, self._reported_at = progress, now
+            say(progress)
+
+
+def _is_readable(control: Control) -> bool:
+    import select
+
+    return bool(select.select([control], [], [], 0)[0])
+
+
+def say(event: Event) -> None:
+    os.write(sys.stdout.fileno(), msgspec.json.encode(event) + b"\n")
+
+
+def open_log(pipeline: config.Pipeline, source: Any, start_position: str) -> LogWriter:
+    """The pipeline's log, waiting a little for a predecessor that is about to die."""
+    storage = Storage(pipeline.state).folder(LOG)
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        try:
+            return LogWriter.open(storage) or LogWriter.create(storage, source.name, start_position)
+        except StateError as error:
+            if "another tailrace process" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+def main() -> int:
+    control = Control(sys.stdin.fileno())
+    order = msgspec.json.decode(control.first_line(), type=Order)
+    try:
+        source = registry.source_class(order.pipeline.source.url)(order.pipeline)
+        log = open_log(order.pipeline, source, order.start_position)
+        Pump(source, log, order.pipeline, control).run()
+    except TailraceError as error:
+        say(Failed(type(error).__name__, str(error), error.hint, error.retry))
+        return 1
+    except OSError as error:
+        say(Failed(SourceUnavailable.__name__, f"capture stopped: {error}", None, True))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; it closes our input
+    sys.exit(main())

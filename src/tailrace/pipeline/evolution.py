@@ -1,0 +1,82 @@
+"""Schema changes that arrive in the stream: which a sink takes in place, and which need the table copied again.
+
+In place: columns dropped (the sink keeps them), columns added whose value for old rows is NULL. Anything else (a rename, a new
+type, another key, a default that old rows received without a change event) is only right after a new snapshot.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tailrace.model.lifecycle import TableState, TableStatus
+from tailrace.model.schema import TableSchema
+from tailrace.model.types import ColumnType
+from tailrace.model.watermark import Watermark
+from tailrace.spark.apply import PartResult
+
+
+class Evolution(msgspec.Struct, frozen=True):
+    """The tables' statuses after a batch, and the tables of which nothing in this batch may be applied."""
+
+    tables: dict[str, TableStatus]
+    held: frozenset[str]
+
+    def keep(self, staged: Any) -> Any:
+        """A staged part without the tables that are held back."""
+        if not self.held:
+            return staged
+        kept = tuple(changes for changes in staged.changes if changes.schema.table not in self.held)
+        return msgspec.structs.replace(staged, changes=kept)
+
+
+def evolve(
+    source: Any, tables: dict[str, TableStatus], results: list[PartResult], before: Watermark | None = None
+) -> Evolution:
+    """What the versions staged in `results` mean for `tables`. `before` is the sink's place before the batch."""
+    moved, held = dict(tables), set()
+    for name, status in tables.items():
+        versions = [version for result in results for version in result.schemas.get(name, [])]
+        for version in versions:
+            if version == moved[name].schema:
+                continue
+            if not is_in_place(source, moved[name].schema, version):
+                start = status.watermark if before is None else before
+                moved[name] = again(status, start, version)
+                held.add(name)
+                break
+            moved[name] = msgspec.structs.replace(moved[name], schema=version)
+    return Evolution(moved, frozenset(held))
+
+
+def again(status: TableStatus, start: Watermark, schema: TableSchema) -> TableStatus:
+    """The table must be copied anew; its changes from `start` on are kept for it."""
+    return msgspec.structs.replace(
+        status,
+        state=TableState.SNAPSHOT,
+        watermark=start,
+        schema=schema,
+        generation=status.generation + 1,
+        visibility="",
+        snapshot_end="",
+    )
+
+
+def is_in_place(source: Any, old: TableSchema, new: TableSchema) -> bool:
+    if old.key != new.key:
+        return False
+    known = {column.name: column.type for column in old.columns}
+    kept = [column for column in new.columns if column.name in known]
+    added = [column.name for column in new.columns if column.name not in known]
+    if any(not _same(column.type, known[column.name]) for column in kept):
+        return False
+    dropped = len(kept) < len(old.columns)
+    if added and dropped:  # a rename looks like this
+        return False
+    return not added or bool(source.adds_only_nulls(new, added))
+
+
+def _same(one: ColumnType, other: ColumnType) -> bool:
+    """Enum labels may come and go: they are text in every sink."""
+    return msgspec.structs.replace(one, labels=()) == msgspec.structs.replace(other, labels=())

@@ -1,0 +1,149 @@
+"""Whether a pipeline can work: its source, its state directory, its sinks and its engine. Starts none of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+
+from tailrace import config, registry
+from tailrace.errors import MissingExtra, SourceRefused, StateError, TailraceError
+from tailrace.log.storage import Storage
+from tailrace.sources.base import Finding, Level
+from tailrace.sources.findings import Failure, fail, failure, ok, warn
+from tailrace.spark import java
+
+STATE = "state directory"
+PYSPARK = (4, 3)
+PYSPARK_INSTALL = "pip install 'pyspark>=4.3,<4.4'"
+_GIB = 1 << 30
+
+
+def check(pipeline: config.Pipeline) -> list[Finding]:
+    """Every finding, never an exception of ours."""
+    return [
+        *source_findings(pipeline),
+        *state_findings(pipeline.state, pipeline.log.max_bytes),
+        *(sink_finding(pipeline, name) for name in pipeline.sinks),
+        java_finding(os.environ),
+        pyspark_finding(),
+    ]
+
+
+def raise_if_failing(findings: Iterable[Finding]) -> None:
+    """Raise what the first failing finding stands for, its fix as the hint. Other people's findings are refusals."""
+    for finding in findings:
+        if finding.level is Level.FAIL:
+            kind: type[TailraceError] = finding.error if isinstance(finding, Failure) else SourceRefused
+            raise kind(finding.message, hint=finding.fix or None)
+
+
+def source_findings(pipeline: config.Pipeline) -> list[Finding]:
+    try:
+        found: list[Finding] = registry.source_class(pipeline.source.url)(pipeline).preflight()
+    except TailraceError as error:
+        return [failure("source", error)]
+    return found
+
+
+def sink_finding(pipeline: config.Pipeline, name: str) -> Finding:
+    subject = f"sink {name}"
+    settings = pipeline.sinks[name]
+    try:
+        registry.sink_class(settings.url)(pipeline, name).check()
+    except TailraceError as error:
+        return failure(subject, error)
+    return ok(subject, f"{config.redact(settings.url)} can be written")
+
+
+def state_findings(state: str, max_bytes: int) -> Iterator[Finding]:
+    if "://" in state:
+        yield _remote_state(state)
+        return
+    folder = Path(state)
+    standing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=standing):
+            pass
+    except OSError as error:
+        yield fail(
+            STATE,
+            f"cannot write to the state directory {folder}: {_reason(standing, error)}",
+            f"make {standing} writable for this user, or choose another folder with `state`",
+            StateError,
+        )
+        return
+    yield ok(STATE, f"{folder} {'is writable' if standing == folder else 'will be created'}")
+    yield from _space(standing, _size(folder), max_bytes)
+
+
+def _space(standing: Path, used: int, max_bytes: int) -> Iterator[Finding]:
+    """What the log has taken already counts as room for the log."""
+    free = shutil.disk_usage(standing).free
+    if free + used < max_bytes:
+        yield warn(
+            STATE,
+            f"{free / _GIB:.1f} GiB are free on the disk, and the change log may grow to {max_bytes / _GIB:.1f} GiB",
+            "free some space, or lower log.max_bytes: a full log makes capture wait",
+        )
+
+
+def _remote_state(state: str) -> Finding:
+    """An object store is asked whether it answers; whether it can be written shows when it is."""
+    try:
+        storage = Storage(state)
+        storage.filesystem.get_file_info(storage.path)
+    except (OSError, pa.ArrowException) as error:
+        reason = str(error).partition("\n")[0]
+        message = f"cannot reach the state directory {config.redact(state)}: {reason}"
+        return fail(STATE, message, "correct `state`, or the credentials of the store", StateError)
+    return ok(STATE, f"{config.redact(state)} answers")
+
+
+def _reason(standing: Path, error: OSError) -> str:
+    if not standing.is_dir():
+        return f"{standing} is not a folder"
+    return (error.strerror or str(error)).lower()
+
+
+def _size(folder: Path) -> int:
+    """Bytes in the folder; files that vanish while we look (a running pipeline's) do not count."""
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(Path(parent, name)).st_size
+            except OSError:
+                continue
+    return total
+
+
+def java_finding(environment: Mapping[str, str]) -> Finding:
+    program = java.find_java(environment)
+    if program is None:
+        home = environment.get("JAVA_HOME")
+        where = f"JAVA_HOME ({home}) has none" if home else "none is on the PATH"
+        return fail("java", f"Spark needs Java {java.NEEDED} or newer and {where}", java.INSTALL, StateError)
+    version = java.java_version(program)
+    if version is None:
+        return fail("java", f"{program} does not run, or does not say its version", java.INSTALL, StateError)
+    if version < java.NEEDED:
+        message = f"Spark needs Java {java.NEEDED} or newer and {program} is Java {version}"
+        return fail("java", message, java.INSTALL, StateError)
+    return ok("java", f"Java {version} at {program}")
+
+
+def pyspark_finding() -> Finding:
+    try:
+        import pyspark
+    except ImportError as error:
+        return fail("spark", f"pyspark cannot be imported: {error}", PYSPARK_INSTALL, MissingExtra)
+    version = str(pyspark.__version__)
+    if tuple(int(part) for part in version.split(".")[:2]) < PYSPARK:
+        message = f"pyspark {version} is too old: {'.'.join(map(str, PYSPARK))} or newer is needed"
+        return fail("spark", message, PYSPARK_INSTALL, MissingExtra)
+    return ok("spark", f"pyspark {version}")

@@ -1,0 +1,65 @@
+"""What a run says: a line an event, in words on a terminal and in JSON otherwise; numbers only, never a row's values."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from typing import Any
+
+from rich.console import Console
+
+
+class Reporter:
+    """Thread-safe. `say` is for events; `tick` for the state of things, at most once a `seconds`."""
+
+    def __init__(self, *, seconds: float = 2.0, stream: Any = None) -> None:
+        self._stream = stream or sys.stdout
+        self._console = Console(file=self._stream, highlight=False)
+        self._lock = threading.Lock()
+        self._seconds = seconds
+        self._ticked_at = 0.0
+        self._last: dict[str, Any] = {}
+
+    @property
+    def is_terminal(self) -> bool:
+        return self._console.is_terminal
+
+    def say(self, event: str, **facts: Any) -> None:
+        with self._lock:
+            if self.is_terminal:
+                self._console.print(_sentence(event, facts))
+            else:
+                stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+                print(json.dumps({"at": stamp, "event": event, **facts}), file=self._stream, flush=True)
+
+    def tick(self, **facts: Any) -> None:
+        now = time.monotonic()
+        if facts == self._last or now - self._ticked_at < self._seconds:
+            return
+        self._ticked_at, self._last = now, facts
+        self.say("progress", **facts)
+
+
+def _sentence(event: str, facts: dict[str, Any]) -> str:
+    match event:
+        case "progress":
+            return _progress(facts)
+        case "table":
+            extra = f", {facts['rows']:,} rows" if facts.get("rows") is not None else ""
+            return f"[bold]{facts['table']}[/] → {facts['sink']}: {facts['state']}{extra}"
+        case "capture-restart" | "sink-retry":
+            return f"[yellow]{facts['message']}; trying again in {facts['retry_seconds']:g} s[/]"
+        case _:
+            told = ", ".join(f"{key} {value}" for key, value in facts.items())
+            return f"{event.replace('-', ' ')}{': ' + told if told else ''}"
+
+
+def _progress(facts: dict[str, Any]) -> str:
+    parts = [f"{facts['changes']:,} changes captured"]
+    for name, sink in facts["sinks"].items():
+        lag = f"{sink['lag_seconds']:.1f} s behind" if sink["lag_seconds"] else "current"
+        waiting = f", {sink['not_live']} tables not live yet" if sink["not_live"] else ""
+        parts.append(f"{name}: {sink['applied']:,} applied, {sink['copied']:,} copied, {lag}{waiting}")
+    return "  ".join(parts)

@@ -1,0 +1,239 @@
+"""Running a pipeline: one capture process, one Spark session, one streaming query a sink."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from tailrace import config, registry
+from tailrace.errors import PositionLost, SourceUnavailable, TailraceError
+from tailrace.log.reader import LogReader
+from tailrace.log.storage import Storage
+from tailrace.pipeline.applying import SinkPipeline
+from tailrace.pipeline.progress import Reporter
+from tailrace.pipeline.supervisor import CaptureSupervisor
+from tailrace.pipeline.tables import TableKeeper
+from tailrace.spark.datasource import register
+from tailrace.spark.layout import LOG, SPARK
+from tailrace.spark.session import open_session
+
+LOOP_SECONDS = 0.05
+STOP_SECONDS = 20.0
+CONNECT_SECONDS = 15.0
+BACKOFF_SECONDS = (0.5, 30.0)
+
+
+def run(pipeline: config.Pipeline, *, until_current: bool = False, reporter: Reporter | None = None) -> int:
+    """Run until stopped by SIGTERM or SIGINT, or until the sinks are current. 0 when all is well."""
+    runner = Runner(pipeline, reporter or Reporter())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: runner.stop())
+    return runner.run(until_current=until_current)
+
+
+class Runner:
+    def __init__(self, pipeline: config.Pipeline, reporter: Reporter) -> None:
+        self.pipeline, self.reporter = pipeline, reporter
+        self.source: Any = registry.source_class(pipeline.source.url)(pipeline)
+        self.sinks = {name: registry.sink_class(sink.url)(pipeline, name) for name, sink in pipeline.sinks.items()}
+        self.storage = Storage(pipeline.state)
+        self._stopping = threading.Event()
+        self._followers: list[SinkPipeline] = []
+        self._keepers: list[TableKeeper] = []
+        self._retries: dict[str, tuple[float, float]] = {}  # sink: when to try again, and the backoff after that
+        self._target: str | None = None
+        self._target_end: int | None = None
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def run(self, *, until_current: bool) -> int:
+        self.storage.create()
+        lock = self.storage.lock("run.lock")
+        capture: CaptureSupervisor | None = None
+        try:
+            for sink in self.sinks.values():
+                sink.check()
+            start = self._patiently(self.source.prepare)
+            log_start = self._check_positions(start)
+            if until_current:
+                self._target = self.source.current_position()
+            capture = CaptureSupervisor(self.pipeline, start, self.reporter.say)
+            capture.start()
+            spark = self._open_spark()
+            self._start_sinks(spark, capture, log_start)
+            self._loop(capture)
+            return 0
+        except _Stopped:
+            return 0
+        finally:
+            self._shut_down(capture)
+            if lock is not None:
+                lock.close()
+
+    def _patiently(self, work: Callable[[], Any]) -> Any:
+        """At the start, wait a little for a database that is coming up."""
+        deadline, backoff = time.monotonic() + CONNECT_SECONDS, BACKOFF_SECONDS[0]
+        while True:
+            try:
+                return work()
+            except SourceUnavailable as error:
+                if time.monotonic() + backoff > deadline or self._stopping.is_set():
+                    raise
+                self.reporter.say("sink-retry", message=str(error), retry_seconds=backoff)
+                self._stopping.wait(backoff)
+                backoff *= 2
+
+    def _check_positions(self, confirmed: str) -> str:
+        """Refuse to go on where the source has forgotten what the log or a sink needs. Returns where the log starts."""
+        log = LogReader(self.storage.folder(LOG))
+        identity = log.identity()
+        if identity is not None:
+            names = [name for name in log.names() if name.committed >= name.first]
+            reached = log.header(names[-1]).position if names else identity.start_position
+            self._refuse_gap("the change log", reached, confirmed)
+            return identity.start_position
+        for name, sink in self.sinks.items():
+            state = sink.read_state()
+            marks = [status.watermark for status in state.tables.values() if status.state != "live"]
+            marks += [state.watermark] if state.watermark is not None else []
+            for mark in marks:
+                self._refuse_gap(f"sink {name}", mark.position, confirmed)
+        return confirmed
+
+    def _refuse_gap(self, who: str, has: str, confirmed: str) -> None:
+        if has and not self.source.reached(has, confirmed):
+            raise PositionLost(
+                f"{who} has the changes up to {has}, but replication slot {self.pipeline.slot_name} begins at {confirmed}:"
+                " what lies between is gone"
+            )
+
+    def _open_spark(self) -> SparkSession:
+        spark = open_session(self.pipeline)
+        register(spark)
+        shutil.rmtree(Path(self.pipeline.state) / SPARK, ignore_errors=True)
+        return spark
+
+    def _start_sinks(self, spark: SparkSession, capture: CaptureSupervisor, log_start: str) -> None:
+        log = LogReader(self.storage.folder(LOG))
+        log_id = self._wait_for(capture, lambda: log.identity() and log.identity().id)  # type: ignore[union-attr]
+        for name, sink in self.sinks.items():
+            follower = SinkPipeline(spark, self.pipeline, name, self.source, sink, log_id)
+            self._wait_for(capture, lambda sink=sink: self._has_reached(capture, sink, log_id))  # type: ignore[misc]
+            follower.load_state(log_start)
+            follower.on_commit = lambda: self._acknowledge(capture)
+            keeper = TableKeeper(follower, self.reporter.say)
+            self._followers.append(follower)
+            self._keepers.append(keeper)
+        for follower, keeper in zip(self._followers, self._keepers, strict=True):
+            follower.start()
+            keeper.start()
+        self.reporter.say("running", sinks=list(self.sinks), tables=sum(len(f.tables) for f in self._followers))
+
+    def _has_reached(self, capture: CaptureSupervisor, sink: Any, log_id: str) -> bool:
+        """True once a rebuilt log has come as far as the sink was: only then can its place be found again."""
+        state = sink.read_state()
+        marks = [status.watermark for status in state.tables.values()] + [state.watermark]
+        foreign = [mark.position for mark in marks if mark is not None and mark.log_id != log_id]
+        progress = capture.progress
+        return not foreign or (
+            progress is not None and all(self.source.reached(progress.received, position) for position in foreign)
+        )
+
+    def _wait_for(self, capture: CaptureSupervisor, condition: Callable[[], Any]) -> Any:
+        while not (found := condition()):
+            if capture.error is not None:
+                raise capture.error
+            if self._stopping.wait(LOOP_SECONDS):
+                raise _Stopped
+        return found
+
+    def _acknowledge(self, capture: CaptureSupervisor) -> None:
+        """What the slowest table of the slowest sink has, the source may forget."""
+        slowest = min((follower.needed() for follower in self._followers), key=lambda mark: mark.offset)
+        if slowest.position:
+            capture.acknowledge(slowest.offset, slowest.position)
+
+    def _loop(self, capture: CaptureSupervisor) -> None:
+        while not self._stopping.wait(LOOP_SECONDS):
+            if capture.error is not None:
+                raise capture.error
+            for follower, keeper in zip(self._followers, self._keepers, strict=True):
+                self._tend(follower, keeper)
+            self._tell(capture)
+            if self._target is not None and self._is_current(capture):
+                self.reporter.say("current", position=self._target)
+                return
+
+    def _tend(self, follower: SinkPipeline, keeper: TableKeeper) -> None:
+        """Start a failed query again when its error may pass; raise the others."""
+        if keeper.error is not None:
+            raise keeper.error
+        again = self._retries.get(follower.name)
+        if again is not None:
+            if time.monotonic() >= again[0]:
+                follower.start()
+                self._retries.pop(follower.name)
+            return
+        error = follower.failure()
+        if error is None:
+            return
+        if not error.retry:
+            raise error
+        backoff = BACKOFF_SECONDS[0] if time.time() - follower.committed_at < 5 else 5.0
+        self.reporter.say("sink-retry", sink=follower.name, message=str(error), retry_seconds=backoff)
+        self._retries[follower.name] = (time.monotonic() + backoff, backoff)
+
+    def _is_current(self, capture: CaptureSupervisor) -> bool:
+        progress = capture.progress
+        assert self._target is not None
+        if progress is None or not self.source.reached(progress.received, self._target):
+            return False
+        if self._target_end is None:
+            self._target_end = progress.end
+        return all(
+            keeper.is_settled and follower.is_live and follower.watermark.offset >= self._target_end
+            for follower, keeper in zip(self._followers, self._keepers, strict=True)
+        )
+
+    def _tell(self, capture: CaptureSupervisor) -> None:
+        progress = capture.progress
+        if progress is None:
+            return
+        sinks = {}
+        for follower in self._followers:
+            behind = follower.watermark.offset < progress.end
+            lag = max(time.time() - follower.last_commit_us / 1e6, 0) if behind and follower.last_commit_us else 0.0
+            statuses = list(follower.tables.values())
+            sinks[follower.name] = {
+                "applied": follower.applied,
+                "copied": sum(status.rows for status in statuses),
+                "lag_seconds": round(lag, 1),
+                "not_live": sum(status.state != "live" for status in statuses),
+            }
+        self.reporter.tick(changes=progress.changes, sinks=sinks)
+
+    def _shut_down(self, capture: CaptureSupervisor | None) -> None:
+        for keeper in self._keepers:
+            keeper.stop()
+        for follower in self._followers:
+            follower.stop()
+        if capture is not None and self._followers:
+            self._acknowledge(capture)
+        if capture is not None:
+            capture.stop()
+        for keeper in self._keepers:
+            keeper.join(STOP_SECONDS)
+        for sink in self.sinks.values():
+            sink.close()
+
+
+class _Stopped(TailraceError):
+    """The user stopped the run before it had begun."""

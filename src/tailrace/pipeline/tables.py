@@ -1,0 +1,199 @@
+"""The life of tables in one sink: NEW → SNAPSHOT → CATCH_UP → LIVE, each by itself, while the others stay live."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from tailrace import failpoints
+from tailrace.errors import TailraceError
+from tailrace.model.lifecycle import TableState, TableStatus
+from tailrace.model.schema import TableSchema
+from tailrace.pipeline.applying import SinkPipeline
+from tailrace.sinks.base import ChunkMark
+from tailrace.sources.base import ExportedSnapshot
+from tailrace.spark.snapshot import ChunkWork, load_chunks
+
+DISCOVER_SECONDS = 5.0
+IDLE_SECONDS = 0.05
+BACKOFF_SECONDS = (0.5, 30.0)
+
+
+class TableKeeper:
+    """A thread of the driver. It finds tables, copies them, catches up, and hands them to the streaming query."""
+
+    def __init__(self, sink: SinkPipeline, say: Callable[..., None]) -> None:
+        self.sink, self._say = sink, say
+        self.source = sink.source
+        self._stopping = threading.Event()
+        self._discovered_at = 0.0
+        self.error: TailraceError | None = None
+        self.is_settled = False  # the source's tables have been looked at once
+        self._thread = threading.Thread(target=self._run, name=f"tables of {sink.name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def join(self, seconds: float) -> None:
+        self._thread.join(seconds)
+
+    def _run(self) -> None:
+        backoff = BACKOFF_SECONDS[0]
+        while not self._stopping.is_set():
+            try:
+                self._step()
+                backoff = BACKOFF_SECONDS[0]
+            except TailraceError as error:
+                if self._stopping.is_set():
+                    return
+                if not error.retry:
+                    self.error = error
+                    return
+                self._say("sink-retry", sink=self.sink.name, message=str(error), retry_seconds=backoff)
+                self._stopping.wait(backoff)
+                backoff = min(backoff * 2, BACKOFF_SECONDS[1])
+            except Exception as error:  # noqa: BLE001 - Spark's errors end the run, whatever their class
+                if not self._stopping.is_set():
+                    self.error = TailraceError(f"the tables of sink {self.sink.name} stopped: {_first_line(error)}")
+                return
+
+    def _step(self) -> None:
+        self._discover()
+        copying = self._in(TableState.NEW, TableState.SNAPSHOT)
+        if copying:
+            self._snapshot(copying)
+        catching = self._in(TableState.CATCH_UP)
+        if catching:
+            self._catch_up(catching)
+        if not copying and not catching:
+            self._stopping.wait(IDLE_SECONDS)
+
+    def _in(self, *states: TableState) -> list[TableStatus]:
+        return [status for status in list(self.sink.tables.values()) if status.state in states]
+
+    def _discover(self) -> None:
+        """Take in the tables that the publication has and the sink has not."""
+        due = time.monotonic() - self._discovered_at >= DISCOVER_SECONDS
+        if not due and not self.sink.unknown.is_set():
+            return
+        self.sink.unknown.clear()
+        for schema in self.source.tables():
+            if schema.table not in self.sink.tables:
+                with self.sink.lock:
+                    new = TableStatus(schema.table, TableState.NEW, self.sink.watermark, schema)
+                    self.sink.tables[schema.table] = new
+        self._discovered_at = time.monotonic()
+        self.is_settled = True
+
+    def _snapshot(self, statuses: list[TableStatus]) -> None:
+        """Copy all tables that wait for it under one exported snapshot, as one Spark job."""
+        present = {schema.table: schema for schema in self.source.tables()}
+        marks = self.sink.sink.read_state().chunks
+        with self.source.export_snapshot() as snapshot:
+            work: list[ChunkWork] = []
+            for status in statuses:
+                if status.table not in present:
+                    self._forget_vanished(status)
+                    continue
+                work += self._begin(status, present[status.table], marks.get(status.table, []), snapshot)
+            failpoints.reached("snapshot-planned")
+            if work:
+                loaded = load_chunks(self.sink.spark, self.source, self.sink.sink, snapshot.id, work)
+                self._restart({done.table for done in loaded if done.is_rewritten})
+        failpoints.reached("snapshot-finished")
+        self._finish_snapshots(snapshot)
+
+    def _begin(
+        self, status: TableStatus, schema: TableSchema, marks: list[ChunkMark], snapshot: ExportedSnapshot
+    ) -> list[ChunkWork]:
+        """What is left to copy of a table: what its plan says, or all of it under a new plan."""
+        mine = [mark for mark in marks if mark.generation == status.generation]
+        planned = self.source.plan_snapshot(schema, self.sink.pipeline.source.snapshot.chunk_bytes)
+        is_resumed = (
+            status.state is TableState.SNAPSHOT
+            and bool(mine)
+            and bool(schema.key)
+            and schema == status.schema
+            and {chunk.storage for chunk in planned} == {mark.chunk["storage"] for mark in mine}
+        )
+        if is_resumed:
+            return [ChunkWork(schema, mark) for mark in mine if not mark.is_loaded]
+        started = status.move(
+            TableState.SNAPSHOT,
+            generation=status.generation + 1,
+            visibility=snapshot.visibility.snapshot,
+            schema=schema,
+            rows=0,
+        )
+        fresh = [
+            ChunkMark(chunk.table, started.generation, chunk.number, msgspec.structs.asdict(chunk)) for chunk in planned
+        ]
+        self.sink.sink.begin_snapshot(started, fresh, clear=True)
+        self._became(started)
+        return [ChunkWork(schema, mark) for mark in fresh]
+
+    def _restart(self, tables: set[str]) -> None:
+        """A rewritten table's pages are not the planned ones: its next snapshot begins from nothing."""
+        for table in tables:
+            status = self.sink.tables[table]
+            self.sink.tables[table] = msgspec.structs.replace(status, generation=status.generation + 1)
+            self._say("table", table=table, sink=self.sink.name, state="was rewritten, copying it again", rows=None)
+
+    def _finish_snapshots(self, snapshot: ExportedSnapshot) -> None:
+        """Tables whose chunks are all loaded begin to catch up."""
+        chunks = self.sink.sink.read_state().chunks
+        for status in self._in(TableState.SNAPSHOT):
+            marks = [mark for mark in chunks.get(status.table, []) if mark.generation == status.generation]
+            if marks and all(mark.is_loaded for mark in marks):
+                rows = sum(mark.rows for mark in marks)
+                done = status.move(TableState.CATCH_UP, snapshot_end=snapshot.position, rows=rows)
+                self._write(done)
+
+    def _catch_up(self, statuses: list[TableStatus]) -> None:
+        """Apply what happened since the tables' start; live once past everything that a snapshot saw."""
+        sink = self.sink
+        first = min(status.watermark.offset for status in statuses)
+        limit = sink.log.limit(first, sink.settings.max_rows)
+        if limit < sink.watermark.offset:
+            sink.catch_up_to(statuses, limit, finish=False)
+            return
+        if not all(self.source.reached(sink.watermark.position, status.snapshot_end) for status in statuses):
+            self._stopping.wait(IDLE_SECONDS)
+            return
+        with sink.lock:
+            if sink.is_stopping:
+                return
+            sink.catch_up_to(statuses, sink.watermark.offset, finish=True)
+            failpoints.reached("table-live")
+        for status in statuses:
+            now = sink.tables[status.table]
+            self._say("table", table=now.table, sink=sink.name, state=str(now.state), rows=now.rows)
+        sink.on_commit()
+
+    def _forget_vanished(self, status: TableStatus) -> None:
+        """A table that left the publication before it was ever copied is none of ours."""
+        with self.sink.lock:
+            self.sink.tables.pop(status.table, None)
+        self._say("table", table=status.table, sink=self.sink.name, state="is no longer published", rows=None)
+
+    def _write(self, status: TableStatus) -> None:
+        from tailrace.sinks.base import Batch
+
+        self.sink.sink.commit(Batch(tables=(status,)), self.source.read_rows)
+        self._became(status)
+
+    def _became(self, status: TableStatus) -> None:
+        self.sink.tables[status.table] = status
+        rows = status.rows if status.state is TableState.CATCH_UP else None
+        self._say("table", table=status.table, sink=self.sink.name, state=str(status.state), rows=rows)
+
+
+def _first_line(error: Any) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or ['no reason given'])[0]}"

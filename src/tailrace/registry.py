@@ -1,0 +1,56 @@
+"""Connectors by the scheme of their URL, found through entry points.
+
+Built-in connectors are registered in `pyproject.toml` like anybody else's: a package that declares the entry point
+group `tailrace.sources` or `tailrace.sinks` is enough. Nothing is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from tailrace.config.urls import scheme
+from tailrace.errors import ConfigError, MissingExtra
+
+SOURCES = "tailrace.sources"
+SINKS = "tailrace.sinks"
+
+# Schemes whose extra has another name than the scheme.
+EXTRAS = {"mariadb": "mysql"}
+
+
+def source_class(url: str) -> Callable[..., Any]:
+    """The class of the source for this URL."""
+    return _load(_find(SOURCES, url))
+
+
+def sink_class(url: str) -> Callable[..., Any]:
+    """The class of the sink for this URL."""
+    return _load(_find(SINKS, url))
+
+
+def schemes(group: str) -> list[str]:
+    """The URL schemes that installed connectors of `SOURCES` or `SINKS` serve."""
+    return sorted({entry.name for entry in entry_points(group=group)})
+
+
+def _find(group: str, url: str) -> EntryPoint:
+    name = scheme(url)
+    found = list(entry_points(group=group, name=name))
+    if not found:
+        kind = "source" if group == SOURCES else "sink"
+        known = ", ".join(f"{each}://" for each in schemes(group)) or "none: tailrace itself is not installed"
+        raise ConfigError(f"no {kind} is known for {name}:// URLs", hint=f"known: {known}")
+    return found[0]
+
+
+def _load(entry: EntryPoint) -> Callable[..., Any]:
+    try:
+        loaded: Callable[..., Any] = entry.load()
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "tailrace":
+            raise
+        extra = EXTRAS.get(entry.name, entry.name)
+        raise MissingExtra(f"pip install 'tailrace[{extra}]'", hint=f"{entry.name}:// needs {error.name}") from error
+    return loaded

@@ -1,0 +1,88 @@
+"""The sink contract: what *staged* and *committed* mean.
+
+- Staged: written by a task, seen by no reader, gone without a trace if the batch is never committed.
+- Committed: data, table statuses, chunk marks and the watermark became durable in one step. A reader sees all or none.
+
+`commit` of a batch that was committed before changes nothing, whoever lost the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol
+
+import msgspec
+import pyarrow as pa
+
+from tailrace.model.lifecycle import TableStatus
+from tailrace.model.net import NetChanges
+from tailrace.model.schema import TableSchema
+from tailrace.model.watermark import Watermark
+
+FetchRows = Callable[[TableSchema, pa.RecordBatch], pa.RecordBatch]
+"""Reads rows from the source by key, for partial updates whose row the sink does not have."""
+
+
+class ChunkMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A chunk of a table's snapshot: planned, and loaded or not. `chunk` is the source's own description of it."""
+
+    table: str
+    generation: int
+    number: int
+    chunk: dict[str, Any]
+    is_loaded: bool = False
+    rows: int = 0
+
+
+class SinkState(msgspec.Struct, frozen=True):
+    """All that a sink remembers of one pipeline."""
+
+    watermark: Watermark | None
+    tables: dict[str, TableStatus]
+    chunks: dict[str, list[ChunkMark]]
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """What one commit makes durable. `parts` are what `stage` returned, to be applied in this order.
+
+    Without a `watermark` only the tables' own places move (a catch-up step).
+    """
+
+    parts: tuple[Any, ...] = ()
+    watermark: Watermark | None = None
+    tables: tuple[TableStatus, ...] = ()
+
+
+class Sink(Protocol):
+    """One system written to, for one pipeline. Pickles; every method opens what it needs or keeps it open per process."""
+
+    def check(self) -> None:
+        """Raise if the sink can not be used."""
+
+    def read_state(self) -> SinkState: ...
+
+    def stage(self, batch: str, part: int, changes: Iterable[NetChanges]) -> Any:
+        """In a task: write `changes` where no reader sees them. Returns a small picklable receipt."""
+
+    def commit(self, batch: Batch, fetch: FetchRows) -> int:
+        """On the driver, once: apply the parts in order. Returns how many rows were touched."""
+
+    def begin_snapshot(self, status: TableStatus, chunks: list[ChunkMark], *, clear: bool) -> None:
+        """Create or empty the table and remember the plan, in one step."""
+
+    def load_chunk(self, schema: TableSchema, mark: ChunkMark, batches: Iterator[pa.RecordBatch]) -> int:
+        """In a task: the chunk's rows and its mark, in one step; nothing if it is marked already. Returns the rows."""
+
+    def clean(self) -> None:
+        """Remove what dead batches left staged."""
+
+    def read_table(self, schema: TableSchema) -> Iterator[list[tuple[Any, ...]]]:
+        """The table's rows as the sink holds them."""
+
+    def expected_rows(self, schema: TableSchema, batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
+        """What `read_table` must give for these source rows."""
+
+    def forget(self) -> None:
+        """Remove all that the sink remembers of the pipeline; the tables stay."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,119 @@
+"""The source contract: what capture, decoding and snapshots need of a database.
+
+A source never writes to its database, apart from the slot and publication it is told to make. Positions are opaque
+strings above this package; `reached` orders them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tailrace.model.changes import Changes
+from tailrace.model.frames import Frames
+from tailrace.model.schema import TableSchema
+
+
+class Level(StrEnum):
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One line of `tailrace check`: what was looked at, how it is, and what to do about it."""
+
+    subject: str
+    level: Level
+    message: str
+    fix: str = ""
+
+
+class Chunk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One restartable part of a table's copy. `relation`, `first` and `end` mean something to the source only."""
+
+    table: str
+    number: int
+    relation: str
+    first: int
+    end: int
+    storage: int  # changes when the table was rewritten, which voids the plan
+    bytes: int
+
+
+class Visibility(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a snapshot can see, in the source's own words."""
+
+    snapshot: str
+
+
+class ExportedSnapshot(msgspec.Struct, frozen=True):
+    """A consistent view that many connections can read under while its owner holds it open."""
+
+    id: str
+    visibility: Visibility
+    position: str  # no transaction that it sees ends after this place
+
+
+class TableRewritten(Exception):  # noqa: N818 - it says what happened
+    """The table's storage changed since its chunks were planned: plan again."""
+
+
+class Capture(Protocol):
+    """An open stream of changes. Not thread-safe."""
+
+    def poll(self, seconds: float, *wake: object) -> None:
+        """Take in what has come, waiting at most `seconds`; returns early when one of `wake` can be read."""
+
+    @property
+    def pending_bytes(self) -> int:
+        """Size of what was taken in and not handed out."""
+
+    def take(self) -> tuple[Frames, str] | None:
+        """All that is pending, and the position of its last transaction end."""
+
+    @property
+    def received(self) -> str:
+        """How far the source's log has been read, also where nothing in it was for us."""
+
+    def acknowledge(self, position: str) -> None:
+        """The source may forget what lies before `position`."""
+
+    def close(self) -> None: ...
+
+
+class Source(Protocol):
+    """One database. Everything that tasks call is a pure function of the picklable source."""
+
+    def preflight(self) -> list[Finding]: ...
+    def prepare(self) -> str:
+        """Make sure that slot and publication are there; the position from which the source can still stream."""
+
+    def tables(self) -> list[TableSchema]:
+        """The tables to capture, as they are now."""
+
+    def current_position(self) -> str: ...
+    def reached(self, position: str, target: str) -> bool: ...
+    def positions(self, values: npt.NDArray[np.int64]) -> list[str]:
+        """The positions of a transaction table's column, as strings."""
+
+    def capture(self, after: str, first_offset: int) -> Capture: ...
+    def decode(
+        self, frames: Frames, first: int, last: int, tables: Collection[str] | None = None
+    ) -> Iterator[Changes]: ...
+    def export_snapshot(self) -> AbstractContextManager[ExportedSnapshot]: ...
+    def plan_snapshot(self, table: TableSchema, chunk_bytes: int) -> list[Chunk]: ...
+    def read_chunk(self, table: TableSchema, chunk: Chunk, snapshot: str) -> Iterator[pa.RecordBatch]: ...
+    def is_visible(self, xids: npt.NDArray[np.int64], visibility: Visibility) -> npt.NDArray[np.bool_]: ...
+    def read_rows(self, table: TableSchema, keys: pa.RecordBatch) -> pa.RecordBatch:
+        """The present rows that have these keys."""
+
+    def drop(self) -> list[str]:
+        """Remove what `prepare` made; says what was removed."""

@@ -1,0 +1,77 @@
+"""Connecting to PostgreSQL, and what its refusals mean for us."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg import errors as pg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tailrace.errors import SourceError, SourceRefused, SourceUnavailable
+from tailrace.sources.postgres.types import CAPTURE_SETTINGS
+
+CONNECT_TIMEOUT_SECONDS = 10
+_REFUSALS = re.compile(
+    r"authentication failed|no password supplied|does not exist|pg_hba\.conf|could not translate host name"
+    r"|failed to resolve host|permission denied|is not permitted|invalid (URI|connection)|must be superuser"
+    r"|too many connections for role",
+    re.IGNORECASE,
+)
+_TRANSIENT = (pg.OperationalError, pg.InterfaceError, pg.AdminShutdown, pg.CrashShutdown, pg.QueryCanceled)
+
+
+def connect(url: str, *, replication: bool = False, application: str = "tailrace") -> psycopg.Connection[Any]:
+    """An autocommit connection whose text forms are the ones our decoders read."""
+    try:
+        settings = conninfo_to_dict(url)
+        settings.setdefault("connect_timeout", CONNECT_TIMEOUT_SECONDS)
+        settings.setdefault("application_name", application)
+        settings.setdefault("keepalives_idle", 30)
+        settings["options"] = " ".join(
+            [settings.get("options") or "", *(f"-c {name}={value}" for name, value in CAPTURE_SETTINGS.items())]
+        ).strip()
+        if replication:
+            settings["replication"] = "database"
+        return psycopg.connect(make_conninfo("", **settings), autocommit=True)
+    except psycopg.Error as error:
+        raise connection_error(url, error) from error
+
+
+def server_of(url: str) -> str:
+    """Where a URL leads, without its secrets."""
+    try:
+        parts = conninfo_to_dict(url)
+    except psycopg.Error:
+        return "the source"
+    return f"{parts.get('host', 'localhost')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"
+
+
+def connection_error(url: str, error: psycopg.Error) -> SourceError:
+    """One sentence about why the server cannot be used."""
+    reason = _sentence(error)
+    kind = SourceRefused if _REFUSALS.search(reason) else SourceUnavailable
+    return kind(f"cannot connect to PostgreSQL at {server_of(url)}: {reason}")
+
+
+@contextmanager
+def source_errors(url: str, doing: str) -> Iterator[None]:
+    """Turns a driver's error while `doing` something into a SourceError."""
+    try:
+        yield
+    except _TRANSIENT as error:
+        raise SourceUnavailable(f"PostgreSQL at {server_of(url)} went away while {doing}: {_sentence(error)}") from error
+    except psycopg.Error as error:
+        raise SourceRefused(f"PostgreSQL at {server_of(url)} refused {doing}: {_sentence(error)}") from error
+
+
+def _sentence(error: psycopg.Error) -> str:
+    """The server's last word, on one line."""
+    text = error.diag.message_primary or str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    words = next((line for line in lines if "FATAL" in line or "failed:" in line), lines[0] if lines else "no reason given")
+    words = words.rsplit("FATAL:", 1)[-1].strip()
+    return words.removeprefix("connection failed: ").rstrip(".")

@@ -1,0 +1,168 @@
+"""PostgreSQL's binary numeric, all rows at once: to Arrow decimals, or to text digit for digit.
+
+The form (numeric_send): ndigits, weight, sign, dscale, then ndigits groups of four decimal digits, each a 2-byte
+number; the first group counts 10000**weight.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace.model import characters
+from tailrace.model.characters import GROUPS, Array
+from tailrace.sources.postgres.cells import Cells, Integers, in_order
+from tailrace.sources.postgres.output import numeric_out
+from tailrace.sources.postgres.rendering import rendered
+
+_NEGATIVE, _NAN, _INFINITY, _MINUS_INFINITY = 0x4000, 0xC000, 0xD000, 0xF000
+_SIGNS = (0, _NEGATIVE, _NAN, _INFINITY, _MINUS_INFINITY)
+
+_DECIMAL_GROUPS = 11  # 38 digits, wherever the point lies
+_TEXT_GROUPS = 12  # wider numbers are written row by row
+_POWERS = np.array([10**n for n in range(19)], np.int64)
+
+
+class Numbers:
+    """The header fields and digit groups of a column of numerics; groups past a number's own are zero."""
+
+    __slots__ = ("cells", "groups", "negative", "ndigits", "scale", "special", "weight")
+
+    def __init__(self, cells: Cells, max_groups: int) -> None:
+        self.cells = cells
+        if (cells.length < 8).any():
+            raise cells.malformed("a numeric is shorter than its header")
+        header = cells.window("V8").view(">u2").reshape(-1, 4)
+        sign = header[:, 2].astype(np.uint16)
+        self.ndigits: Integers = header[:, 0].astype(np.int64)
+        self.weight: Integers = header[:, 1].astype(np.int16).astype(np.int64) * (self.ndigits > 0)
+        self.scale: Integers = header[:, 3].astype(np.int64)
+        self.negative = sign == _NEGATIVE
+        self.special = sign > _NEGATIVE
+        if (cells.length != 8 + 2 * self.ndigits).any():
+            raise cells.malformed("a numeric's length does not match its digits")
+        if self.special.any() and not np.isin(sign, _SIGNS).all():
+            raise cells.malformed("a numeric has an unknown sign")
+        self.groups = self._read_groups(min(int(self.ndigits.max(initial=0)), max_groups))
+
+    def _read_groups(self, count: int) -> list[Integers]:
+        raw = self.cells.window(f"V{8 + 2 * count}").view(">u2").reshape(len(self.cells), 4 + count)
+        groups = []
+        for i in range(count):
+            group = raw[:, 4 + i].astype(np.int64)
+            group *= self.ndigits > i
+            if int(group.max(initial=0)) > 9999:
+                raise self.cells.malformed("a numeric has a digit group above 9999")
+            groups.append(group)
+        return groups
+
+
+def decimals(cells: Cells, precision: int, scale: int) -> pa.Decimal128Array:
+    """numeric(precision, scale) exactly; what does not fit is refused."""
+    numbers = Numbers(cells, _DECIMAL_GROUPS)
+    if numbers.special.any():
+        raise cells.refused("NaN and infinity have no place in a decimal with precision and scale")
+    lowest = -(-scale // 4)  # groups behind the point
+    drop = 4 * lowest - scale  # digits of the last group that are past the scale
+    position = numbers.weight + lowest  # of the first group, counted from the last possible one
+    some = numbers.ndigits > 0
+    if (4 * numbers.weight[some] + scale >= precision).any() or (position - numbers.ndigits)[some].min(initial=0) < -1:
+        raise _too_precise(cells)
+    limbs = _small(numbers, position, drop, cells) if precision + drop <= 15 else _large(numbers, position, drop, cells)
+    return _signed(limbs, numbers.negative, precision, scale, cells)
+
+
+def _small(numbers: Numbers, position: Integers, drop: int, cells: Cells) -> tuple[Array, Array]:
+    """The absolute value scaled to an integer, where 64 bits suffice even for a first group that is too long."""
+    total = np.zeros(len(cells), np.int64)
+    for i, group in enumerate(numbers.groups):
+        group *= _POWERS.take(4 * (position - i), mode="clip")  # clipped only where the group is zero
+        total += group
+    if drop:
+        total, rest = total // 10**drop, total
+        if (total * 10**drop != rest).any():
+            raise _too_precise(cells)
+    return total.view(np.uint64), np.zeros(len(cells), np.uint64)
+
+
+def _large(numbers: Numbers, position: Integers, drop: int, cells: Cells) -> tuple[Array, Array]:
+    """The same in 128 bits: Horner's rule, group by group, over four 32-bit limbs."""
+    count = int(position.max(initial=-1)) + 1
+    aligned = _aligned(numbers, count - 1 - position, count)
+    limbs = [np.zeros(len(cells), np.uint64) for _ in range(4)]
+    for group in aligned[:-1]:
+        _multiply_add(limbs, 10_000, group, cells)
+    if aligned:
+        last = aligned[-1] // 10**drop
+        if (last * 10**drop != aligned[-1]).any():
+            raise _too_precise(cells)
+        _multiply_add(limbs, 10 ** (4 - drop), last, cells)
+    return limbs[0] | limbs[1] << np.uint64(32), limbs[2] | limbs[3] << np.uint64(32)
+
+
+def _aligned(numbers: Numbers, first: Integers, count: int) -> list[Array]:
+    """The groups of all rows in `count` common columns; `first` is the column of each row's first group."""
+    table = np.zeros((count, len(first)), np.uint64)
+    rows = np.arange(len(first))
+    for i, group in enumerate(numbers.groups):
+        used = numbers.ndigits > i
+        table[(first + i)[used], rows[used]] = group[used]
+    return list(table)
+
+
+def _multiply_add(limbs: list[Array], factor: int, addend: Array, cells: Cells) -> None:
+    carry = addend
+    for i, limb in enumerate(limbs):
+        limb = limb * np.uint64(factor) + carry
+        limbs[i] = limb & np.uint64(0xFFFFFFFF)
+        carry = limb >> np.uint64(32)
+    if carry.any():
+        raise _too_precise(cells)
+
+
+def _signed(
+    limbs: tuple[Array, Array], negative: Array, precision: int, scale: int, cells: Cells
+) -> pa.Decimal128Array:
+    low, high = limbs
+    limit_high, limit_low = divmod(10**precision, 1 << 64)
+    if ((high > limit_high) | ((high == limit_high) & (low >= limit_low))).any():
+        raise _too_precise(cells)
+    words = np.empty((len(cells), 2), np.uint64)
+    words[:, 0] = np.where(negative, ~low + np.uint64(1), low)
+    words[:, 1] = np.where(negative, ~high + (low == 0), high)
+    return pa.Array.from_buffers(pa.decimal128(precision, scale), len(cells), [None, pa.py_buffer(words)])
+
+
+def _too_precise(cells: Cells) -> Exception:
+    return cells.refused("a number has more digits than the column's precision and scale")
+
+
+_GROUP_LENGTH = np.array([len(str(n)) for n in range(10_000)], np.int64)
+
+
+def numeric_text(cells: Cells) -> pa.StringArray:
+    """Any numeric as numeric_out prints it: every digit of its display scale, never an exponent."""
+    numbers = Numbers(cells, _TEXT_GROUPS)
+    wide = numbers.special | (numbers.ndigits > _TEXT_GROUPS)
+    wide |= (numbers.weight >= _TEXT_GROUPS) | (numbers.weight < -_TEXT_GROUPS) | (numbers.scale > 4 * _TEXT_GROUPS)
+    if not wide.any():
+        return _write(numbers)
+    narrow = np.nonzero(~wide)[0]
+    rows = np.nonzero(wide)[0]
+    written = rendered(cells.at(rows), numeric_out)
+    return in_order([_write(Numbers(cells.at(narrow), _TEXT_GROUPS)), written], [narrow, rows], len(cells), cells.type_)
+
+
+def _write(numbers: Numbers) -> pa.StringArray:
+    """Numbers of a similar size: their groups aligned at the point, in one table."""
+    rows = len(numbers.weight)
+    whole = max(int(numbers.weight.max(initial=0)) + 1, 1)
+    fraction = -(-int(numbers.scale.max(initial=0)) // 4)
+    first = whole - 1 - numbers.weight
+    if ((first + numbers.ndigits)[numbers.ndigits > 0] > whole + fraction).any():
+        raise numbers.cells.malformed("a numeric has digits past its display scale")
+    table = np.stack(_aligned(numbers, first, whole + fraction), axis=1)
+    digits = GROUPS[table].view(np.uint8)
+    leading = numbers.groups[0] if numbers.groups else np.zeros(rows, np.int64)
+    length = np.where(numbers.weight >= 0, 4 * numbers.weight + _GROUP_LENGTH[leading], 1)
+    return characters.numbers(digits, 4 * whole, length, numbers.scale, numbers.negative)

@@ -1,0 +1,288 @@
+"""pgoutput, protocol version 1: messages into an index (for the log) and into typed changes (for everybody else).
+
+Protocol page: "Logical Replication Message Formats". Message kinds: Begin, Commit, Origin, Relation, tYpe, Insert,
+Update, Delete, Truncate, Message; and `k`, our own mark for an idle stream's keepalive: the source has got this far and
+nothing of ours lies before it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace.errors import DecodeError
+from tailrace.model.changes import Changes, Op
+from tailrace.model.frames import PADDING, TRANSACTIONS, Definition, Frames
+from tailrace.model.schema import TableSchema
+from tailrace.sources.postgres.lanes import UNCHANGED, Bytes, Cells, Integers, big_endian, blank, walk
+from tailrace.sources.postgres.values import decode_values
+
+EPOCH_US = 946_684_800_000_000  # 2000-01-01, PostgreSQL's epoch, in microseconds since 1970
+LANES = 32_768  # rows decoded together: their cursors fit the caches
+_B, _C, _O, _R, _Y, _I, _U, _D, _T, _M, _K = (ord(kind) for kind in "BCORYIUDTMk")
+_KNOWN = np.zeros(256, np.bool_)
+_KNOWN[[_B, _C, _O, _R, _Y, _I, _U, _D, _T, _M, _K]] = True
+_SHORTEST = np.ones(256, np.int64)
+_SHORTEST[[_B, _C, _I, _U, _D, _T, _K]] = [21, 26, 8, 8, 8, 10, 17]
+_OPS = {_I: Op.INSERT, _U: Op.UPDATE, _D: Op.DELETE, _T: Op.TRUNCATE}
+_OP_OF = np.full(256, -1, np.int8)
+for _kind, _op in _OPS.items():
+    _OP_OF[_kind] = _op
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction whose end has not come yet."""
+
+    begin: int
+    xid: int
+    time_us: int
+    commit_position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A Relation message, as sent: columns are (is key, name, type oid, type modifier)."""
+
+    id: int
+    schema: str
+    name: str
+    identity: str
+    columns: tuple[tuple[bool, str, int, int], ...]
+
+
+def keepalive_mark(position: int, time_us: int) -> bytes:
+    return b"k" + struct.pack(">qq", position, time_us - EPOCH_US)
+
+
+def pack(messages: Sequence[bytes]) -> tuple[Bytes, Integers]:
+    """One padded buffer and its bounds."""
+    bounds = np.zeros(len(messages) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, messages), np.int64, len(messages)), out=bounds[1:])
+    return np.frombuffer(b"".join([*messages, bytes(PADDING)]), np.uint8), bounds
+
+
+def kinds_of(buffer: Bytes, bounds: Integers, first: int) -> Bytes:
+    """Each message's kind, all of them known and none too short. `first` is the offset of the first message."""
+    lengths = np.diff(bounds)
+    kinds = buffer[bounds[:-1]]
+    bad = ~_KNOWN[kinds] | (lengths < _SHORTEST[kinds])
+    if bad.any():
+        at = int(np.flatnonzero(bad)[0])
+        kind = chr(kinds[at]) if lengths[at] else "nothing"
+        raise DecodeError(f"message {kind!r} of {int(lengths[at])} bytes at offset {first + at} is not pgoutput")
+    return kinds
+
+
+def parse_relation(message: bytes) -> Relation:
+    try:
+        (relation,) = struct.unpack_from(">I", message, 1)
+        schema, name, rest = message[5:].split(b"\0", 2)
+        identity, count = struct.unpack_from(">cH", rest)
+        columns, rest = [], rest[3:]
+        for _ in range(count):
+            label, tail = rest[1:].split(b"\0", 1)
+            oid, modifier = struct.unpack_from(">Ii", tail)
+            columns.append((bool(rest[0] & 1), label.decode(), oid, modifier))
+            rest = tail[8:]
+        return Relation(relation, schema.decode() or "pg_catalog", name.decode(), identity.decode(), tuple(columns))
+    except (struct.error, ValueError, IndexError) as error:
+        raise DecodeError("a Relation message is cut short or malformed") from error
+
+
+def index_transactions(
+    buffer: Bytes, bounds: Integers, kinds: Bytes, first: int, carried: OpenTransaction | None
+) -> tuple[pa.RecordBatch, OpenTransaction | None]:
+    """The transactions that touch these messages (TRANSACTIONS), and the one that is still open behind them."""
+    starts = bounds[:-1]
+    begins = np.flatnonzero(kinds == _B)
+    ends = np.flatnonzero(kinds == _C)
+    marks = np.flatnonzero(kinds == _K)
+    head = [] if carried is None else [carried]
+    begin = np.concatenate([[t.begin for t in head], begins + first]).astype(np.int64)
+    xid = np.concatenate([[t.xid for t in head], big_endian(buffer, starts[begins] + 17, 4) & 0xFFFFFFFF])
+    time = np.concatenate([[t.time_us for t in head], big_endian(buffer, starts[begins] + 9, 8) + EPOCH_US])
+    commit = np.concatenate([[t.commit_position for t in head], big_endian(buffer, starts[begins] + 1, 8)])
+    if not len(begin) - 1 <= len(ends) <= len(begin) or (ends + first <= begin[: len(ends)]).any():
+        raise DecodeError(f"transactions do not begin and end in turn after offset {first}")
+    if (begin[1:] <= ends[: len(begin) - 1] + first).any():
+        raise DecodeError(f"a transaction begins inside another after offset {first}")
+    still_open = None
+    end = np.zeros(len(begin), np.int64)
+    end_position = np.zeros(len(begin), np.int64)
+    end[: len(ends)] = ends + first
+    end_position[: len(ends)] = big_endian(buffer, starts[ends] + 10, 8)
+    if len(ends) < len(begin):
+        still_open = OpenTransaction(int(begin[-1]), int(xid[-1]), int(time[-1]), int(commit[-1]))
+    mark_position = big_endian(buffer, starts[marks] + 1, 8)
+    mark_time = big_endian(buffer, starts[marks] + 9, 8) + EPOCH_US
+    columns = [
+        np.concatenate([begin, marks + first]),
+        np.concatenate([end, marks + first]),
+        np.concatenate([xid, np.zeros(len(marks))]),
+        np.concatenate([time, mark_time]),
+        np.concatenate([commit, mark_position]),
+        np.concatenate([end_position, mark_position]),
+    ]
+    order = np.argsort(columns[0], kind="stable")
+    arrays = [pa.array(column[order].astype(np.int64)) for column in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=TRANSACTIONS), still_open
+
+
+def count_changes(buffer: Bytes, bounds: Integers, kinds: Bytes) -> dict[int, int]:
+    """How many changes each relation has, truncates included."""
+    rows = np.flatnonzero((kinds == _I) | (kinds == _U) | (kinds == _D))
+    relations, counts = np.unique(big_endian(buffer, bounds[rows] + 1, 4) & 0xFFFFFFFF, return_counts=True)
+    found = dict(zip(relations.tolist(), counts.tolist(), strict=True))
+    for row in np.flatnonzero(kinds == _T).tolist():
+        for relation in _truncated(buffer, bounds, row):
+            found[relation] = found.get(relation, 0) + 1
+    return found
+
+
+def _truncated(buffer: Bytes, bounds: Integers, row: int) -> list[int]:
+    message = buffer[bounds[row] : bounds[row + 1]].tobytes()
+    (count,) = struct.unpack_from(">i", message, 1)
+    if len(message) != 6 + 4 * count:
+        raise DecodeError("a Truncate message is cut short or malformed")
+    return list(struct.unpack_from(f">{count}I", message, 6))
+
+
+def decode(frames: Frames, first: int, last: int, tables: Collection[str] | None = None) -> Iterator[Changes]:
+    """The changes at offsets first … last, table by table, version by version; each table's own in log order."""
+    kinds = kinds_of(frames.buffer, frames.bounds, frames.first)
+    low, high = first - frames.first, last - frames.first + 1
+    rows_of = _rows_by_relation(frames, kinds, low, high)
+    for relation, rows in rows_of.items():
+        versions = [d for d in frames.definitions if d.relation == relation]
+        if not versions:
+            raise DecodeError(f"offset {int(rows[0]) + frames.first} is of a relation that was never described")
+        if tables is not None and versions[0].schema.table not in tables:
+            continue
+        for schema, part in _by_version(versions, rows, frames.first):
+            for begin in range(0, len(part), LANES):
+                yield _decode_rows(frames, kinds, part[begin : begin + LANES], schema)
+
+
+def _rows_by_relation(frames: Frames, kinds: Bytes, low: int, high: int) -> dict[int, Integers]:
+    part = kinds[low:high]
+    rows = np.flatnonzero((part == _I) | (part == _U) | (part == _D)) + low
+    relations = big_endian(frames.buffer, frames.bounds[rows] + 1, 4) & 0xFFFFFFFF
+    if len(relations) and (relations == relations[0]).all():
+        found = {int(relations[0]): rows}
+    else:
+        order = np.argsort(relations, kind="stable")
+        distinct, starts = np.unique(relations[order], return_index=True)
+        found = dict(zip(distinct.tolist(), np.split(rows[order], starts[1:]), strict=True)) if len(distinct) else {}
+    for row in (np.flatnonzero(part == _T) + low).tolist():
+        for relation in _truncated(frames.buffer, frames.bounds, row):
+            found[relation] = np.sort(np.append(found.get(relation, np.zeros(0, np.int64)), row))
+    return found
+
+
+def _by_version(
+    versions: list[Definition], rows: Integers, first: int
+) -> Iterator[tuple[TableSchema, Integers]]:
+    versions = sorted(versions, key=lambda d: d.since)
+    cuts = np.searchsorted(rows + first, [d.since for d in versions[1:]])
+    for definition, part in zip(versions, np.split(rows, cuts), strict=True):
+        if len(part):
+            yield definition.schema, part
+
+
+def _decode_rows(frames: Frames, kinds: Bytes, rows: Integers, schema: TableSchema) -> Changes:
+    buffer, width = frames.buffer, len(schema.columns)
+    starts, ends = frames.bounds[rows], frames.bounds[rows + 1]
+    op = _OP_OF[kinds[rows]]
+    try:
+        new, old, old_rows = _tuples(buffer, starts, ends, op, width)
+    except DecodeError as error:
+        raise DecodeError(f"{error}; {schema.table} near offset {int(rows[0]) + frames.first}") from error
+    unchanged = _unchanged(new, width, op)
+    begin = frames.transactions.column("begin").to_numpy()
+    transaction = np.searchsorted(begin, rows + frames.first, side="right") - 1
+    return Changes(
+        schema=schema,
+        op=op,
+        offset=rows + frames.first,
+        xid=frames.transactions.column("xid").to_numpy()[transaction],
+        time_us=frames.transactions.column("time_us").to_numpy()[transaction],
+        commit_position=frames.transactions.column("commit_position").to_numpy()[transaction],
+        after=_typed(buffer, new, schema, len(rows)),
+        unchanged=unchanged,
+        before_rows=old_rows,
+        before=_typed(buffer, old, schema, len(old_rows)),
+    )
+
+
+def _tuples(
+    buffer: Bytes, starts: Integers, ends: Integers, op: np.ndarray, width: int
+) -> tuple[list[Cells], list[Cells], Integers]:
+    """The new tuple of every row (a delete's: the old one), the old tuples, and the rows that have one."""
+    marker = buffer[starts + 5]
+    is_change = op != Op.TRUNCATE
+    has_old = is_change & ((marker == ord("K")) | (marker == ord("O")))
+    has_new = is_change & (op != Op.DELETE)
+    if (is_change & ~has_old & (marker != ord("N"))).any() or ((op == Op.DELETE) & ~has_old).any():
+        raise DecodeError("a row has neither an old nor a new tuple")
+    if has_new.all() and not has_old.any():
+        cells, end = walk(buffer, starts + 6, ends, width)
+        _complete(end, ends)
+        return cells, [blank(0)] * width, np.zeros(0, np.int64)
+    old_rows = np.flatnonzero(has_old)
+    old, old_end = walk(buffer, starts[old_rows] + 6, ends[old_rows], width)
+    cursor = starts + 5
+    cursor[old_rows] = old_end
+    new_rows = np.flatnonzero(has_new)
+    if (cursor[new_rows] >= ends[new_rows]).any() or (buffer[cursor[new_rows]] != ord("N")).any():
+        raise DecodeError("an update has no new tuple")
+    new, new_end = walk(buffer, cursor[new_rows] + 1, ends[new_rows], width)
+    _complete(new_end, ends[new_rows])
+    deletes = np.flatnonzero(op[old_rows] == Op.DELETE)
+    _complete(old_end[deletes], ends[old_rows][deletes])
+    is_full = marker == ord("O")
+    merged = [_merge(n, o, new_rows, old_rows, deletes, is_full, len(starts)) for n, o in zip(new, old, strict=True)]
+    return merged, old, old_rows
+
+
+def _complete(cursor: Integers, end: Integers) -> None:
+    if (cursor != end).any():
+        raise DecodeError("a message is longer than its contents")
+
+
+def _merge(
+    new: Cells, old: Cells, new_rows: Integers, old_rows: Integers, deletes: Integers, is_full: np.ndarray, count: int
+) -> Cells:
+    """One column of all rows. With the full old row at hand, an unchanged value is the old one."""
+    cells = blank(count)
+    for name in ("kind", "place", "length"):
+        whole, from_new, from_old = getattr(cells, name), getattr(new, name), getattr(old, name)
+        whole[new_rows] = from_new
+        whole[old_rows[deletes]] = from_old[deletes]
+    take_old = np.flatnonzero((cells.kind[old_rows] == UNCHANGED) & is_full[old_rows])
+    for name in ("place", "length", "kind"):
+        getattr(cells, name)[old_rows[take_old]] = getattr(old, name)[take_old]
+    return cells
+
+
+def _unchanged(cells: list[Cells], width: int, op: np.ndarray) -> np.ndarray | None:
+    marks = [c.kind == UNCHANGED for c in cells]
+    if not any(mark.any() for mark in marks):
+        return None
+    return np.stack(marks, axis=1) & (op != Op.DELETE)[:, None]
+
+
+def _typed(buffer: Bytes, cells: list[Cells], schema: TableSchema, count: int) -> pa.RecordBatch:
+    columns = [
+        decode_values(buffer, c.place, c.length, c.kind, column.type, where=f"{schema.table}.{column.name}")
+        for c, column in zip(cells, schema.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema.arrow) if columns else _no_columns(count)
+
+
+def _no_columns(count: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))

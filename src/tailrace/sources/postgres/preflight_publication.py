@@ -1,0 +1,157 @@
+"""The publication in a preflight: is it there, does it publish all that happens to our tables, can it be made so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from psycopg import sql
+
+from tailrace.sources.base import Finding
+from tailrace.sources.findings import fail, number_of, ok, some_of, warn
+from tailrace.sources.postgres.facts import Publication, PublishedTable, Server, Table
+from tailrace.sources.postgres.slots import publication_sql
+
+SUBJECT = "publication"
+
+
+def findings(
+    name: str, publication: Publication | None, tables: Sequence[Table], server: Server, *, may_create: bool
+) -> Iterator[Finding]:
+    """`tables` are those to capture; without any there is nothing to publish, which is said elsewhere."""
+    if not tables:
+        return
+    if publication is None:
+        yield _absent(name, tables, server, may_create)
+        return
+    yield from _actions(name, publication)
+    yield from _partitions(name, publication, tables)
+    yield _coverage(name, publication, tables, server, may_create)
+    yield from _row_filters(name, publication, tables)
+    yield from _column_lists(publication, tables)
+
+
+def missing_tables(publication: Publication, tables: Sequence[Table]) -> list[Table]:
+    return [table for table in tables if not _is_member(publication, table)]
+
+
+def _is_member(publication: Publication, table: Table) -> bool:
+    """A partitioned table is not *listed* as published when its partitions are published under their own names."""
+    source = table.source
+    if (source.schema, source.name) in publication.tables or publication.takes_all:
+        return True
+    return source.is_partitioned and (source.oid in publication.members or source.schema in publication.schemas)
+
+
+def _absent(name: str, tables: Sequence[Table], server: Server, may_create: bool) -> Finding:
+    obstacle = _obstacle(tables, server, may_create)
+    if obstacle is not None:
+        statement = publication_sql(name, _keys(tables), exists=False)
+        return fail(SUBJECT, f"the publication {name} does not exist{obstacle}", f"{statement};")
+    if not server.can_create:
+        grant = sql.SQL("GRANT CREATE ON DATABASE {} TO {};").format(
+            sql.Identifier(server.database), sql.Identifier(server.role)
+        )
+        return fail(
+            SUBJECT,
+            f"the publication {name} does not exist, and the role {server.role} may not create one in the database"
+            f" {server.database}",
+            grant.as_string(None),
+        )
+    return ok(SUBJECT, f"{name} does not exist yet: it will be created for {number_of(len(tables), 'table')}")
+
+
+def _coverage(
+    name: str, publication: Publication, tables: Sequence[Table], server: Server, may_create: bool
+) -> Finding:
+    missing = missing_tables(publication, tables)
+    if not missing:
+        return ok(SUBJECT, f"{name} publishes {number_of(len(tables), 'table')} of the pipeline")
+    lacks = f"lacks {number_of(len(missing), 'table')} ({some_of([table.name for table in missing])})"
+    obstacle = _obstacle(missing, server, may_create)
+    if obstacle is None and not publication.is_ours:
+        obstacle = f", and the role {server.role} does not own it"
+    if obstacle is None:
+        return ok(SUBJECT, f"{name} {lacks}: they will be added")
+    statement = publication_sql(name, _keys(missing), exists=True)
+    return fail(SUBJECT, f"the publication {name} {lacks}{obstacle}", f"{statement};")
+
+
+def _obstacle(tables: Sequence[Table], server: Server, may_create: bool) -> str | None:
+    """Why we can not publish these tables ourselves."""
+    if not may_create:
+        return " and source.create is off"
+    foreign = [table.name for table in tables if not table.is_owned]
+    if foreign:
+        return f", and only the owner of {some_of(foreign)} can change that, which the role {server.role} is not"
+    return None
+
+
+def _actions(name: str, publication: Publication) -> Iterator[Finding]:
+    published = {
+        "insert": publication.inserts,
+        "update": publication.updates,
+        "delete": publication.deletes,
+        "truncate": publication.truncates,
+    }
+    lacking = [action for action, is_published in published.items() if not is_published]
+    if lacking:
+        yield fail(
+            SUBJECT,
+            f"the publication {name} does not publish {', '.join(lacking)}: such changes would be lost",
+            _alter(name, "SET (publish = 'insert, update, delete, truncate')"),
+        )
+
+
+def _partitions(name: str, publication: Publication, tables: Sequence[Table]) -> Iterator[Finding]:
+    partitioned = [table.name for table in tables if table.source.is_partitioned]
+    if partitioned and not publication.via_root:
+        yield fail(
+            SUBJECT,
+            f"the publication {name} sends changes of partitioned tables ({some_of(partitioned)}) under the names of"
+            " their partitions",
+            _alter(name, "SET (publish_via_partition_root = true)"),
+        )
+
+
+def _row_filters(name: str, publication: Publication, tables: Sequence[Table]) -> Iterator[Finding]:
+    filtered = [table for table in tables if (found := _published(publication, table)) and found.row_filter]
+    if filtered:
+        listed = sql.SQL(", ").join(sql.Identifier(*key) for key in _keys(filtered)).as_string(None)
+        yield warn(
+            SUBJECT,
+            f"{number_of(len(filtered), 'table')} published with a row filter ({some_of(_names(filtered))}): the first"
+            " copy takes every row, and rows outside of the filter are then not kept up to date",
+            f"{_alter(name, f'DROP TABLE {listed}')} {_alter(name, f'ADD TABLE {listed}')}",
+        )
+
+
+def _column_lists(publication: Publication, tables: Sequence[Table]) -> Iterator[Finding]:
+    limited = [table for table in tables if _lacks_columns(publication, table)]
+    if limited:
+        yield ok(
+            SUBJECT,
+            f"{number_of(len(limited), 'table')} published with a column list ({some_of(_names(limited))}): the other"
+            " columns do not arrive",
+        )
+
+
+def _lacks_columns(publication: Publication, table: Table) -> bool:
+    published = _published(publication, table)
+    own = {column.name for column in table.columns if not column.is_generated}
+    return published is not None and published.columns is not None and not own.issubset(published.columns)
+
+
+def _published(publication: Publication, table: Table) -> PublishedTable | None:
+    return publication.tables.get((table.source.schema, table.source.name))
+
+
+def _keys(tables: Sequence[Table]) -> list[tuple[str, str]]:
+    return [(table.source.schema, table.source.name) for table in tables]
+
+
+def _names(tables: Sequence[Table]) -> list[str]:
+    return [table.name for table in tables]
+
+
+def _alter(name: str, action: str) -> str:
+    return f"ALTER PUBLICATION {sql.Identifier(name).as_string(None)} {action};"

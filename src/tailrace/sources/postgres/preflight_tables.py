@@ -1,0 +1,247 @@
+"""The tables in a preflight: found, readable, and able to say which row changed.
+
+However many tables there are, each problem is one finding that names the first few.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+from psycopg import sql
+
+from tailrace import config
+from tailrace.config import TablePatterns
+from tailrace.errors import DecodeError
+from tailrace.model.schema import Identity
+from tailrace.sources.base import Finding, Level
+from tailrace.sources.findings import fail, number_of, ok, some_of, warn
+from tailrace.sources.postgres.facts import NotTable, Part, Publication, Server, Table, TableColumn, Tables
+from tailrace.sources.postgres.types import column_type, has_binary_decoder
+
+STATEMENTS = 10  # of a fix that needs one a table
+_KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table"}
+
+
+class Remark(msgspec.Struct, frozen=True):
+    """A finding, and the tables that it is about."""
+
+    finding: Finding
+    tables: frozenset[str]
+
+
+def findings(
+    tables: Tables,
+    publication: Publication | None,
+    server: Server,
+    settings: config.Source,
+    unmatched: Sequence[str],
+    others: Sequence[NotTable],
+) -> Iterator[Finding]:
+    """`unmatched` are the patterns that take no table; `others` what may have been meant by them."""
+    yield from (_unmatched(pattern, tables, others) for pattern in unmatched)
+    if not tables.captured and not unmatched:
+        yield fail(
+            "tables",
+            f"no table of the database {server.database} is left to capture by source.tables:"
+            f" {', '.join(settings.tables)}",
+            "correct source.tables",
+        )
+    remarks = list(_remarks(tables, publication, server, settings))
+    yield from (remark.finding for remark in remarks)
+    if tables.captured:
+        yield _summary(tables, remarks)
+
+
+def _summary(tables: Tables, remarks: Iterable[Remark]) -> Finding:
+    troubled = {table for remark in remarks if remark.finding.level is not Level.OK for table in remark.tables}
+    sound = sum(table.name not in troubled for table in tables.captured)
+    rest = "" if sound == len(tables.captured) else f" of {len(tables.captured):,}"
+    return ok("tables", f"{number_of(sound, 'table')}{rest}: ok")
+
+
+def _remarks(
+    tables: Tables, publication: Publication | None, server: Server, settings: config.Source
+) -> Iterator[Remark]:
+    yield from _unlogged(tables.wanted)
+    yield from _foreign_partitions(tables.captured)
+    yield from _privileges(tables.captured, server)
+    yield from _hidden_rows(tables.captured, server)
+    yield from _identities(tables.captured)
+    yield from _types(tables, publication, is_binary=settings.binary)
+    yield from _generated(tables.captured, publication)
+
+
+def _unmatched(pattern: str, tables: Tables, others: Sequence[NotTable]) -> Finding:
+    """A name that is not there is a mistake; a wildcard may be waiting for its tables, if there are others."""
+    takes = TablePatterns([pattern]).matches
+    meant = next((other for other in others if takes(other.schema, other.name)), None)
+    if meant is not None:
+        return _not_a_table(pattern, meant)
+    if is_wildcard(pattern) and tables.captured:
+        return warn("tables", f"no table matches {pattern}", "correct source.tables, or create the table")
+    close = difflib.get_close_matches(pattern, [table.table for table in tables.every], n=1)
+    guess = f"did you mean {close[0]}? " if close else ""
+    return fail("tables", f"no table matches {pattern}", f"{guess}correct source.tables, or create the table")
+
+
+def _not_a_table(pattern: str, meant: NotTable) -> Finding:
+    if meant.root is not None:
+        message = f"{pattern}: {meant.schema}.{meant.name} is a partition, and partitions are captured with their root"
+        return fail("tables", message, f"write {meant.root} in source.tables")
+    message = f"{pattern}: {meant.schema}.{meant.name} is {_KINDS[meant.kind]}, and only tables can be captured"
+    return fail("tables", message, "write the tables that it reads from in source.tables")
+
+
+def is_wildcard(pattern: str) -> bool:
+    """Inside of double quotes, stars and question marks are themselves."""
+    return bool(re.search(r"[*?]", re.sub(r'"(?:[^"]|"")*"', "", pattern)))
+
+
+def _unlogged(tables: Sequence[Table]) -> Iterator[Remark]:
+    for grade, fate in (
+        ([t for t in tables if t.source.is_unlogged], "not captured"),
+        ([t for t in tables if not t.source.is_unlogged], "copied once, and then not kept up to date"),
+    ):
+        parts = [part for table in grade for part in table.parts if part.is_unlogged]
+        if parts:
+            kind = "table" if fate == "not captured" else "partition"
+            yield Remark(
+                warn(
+                    "unlogged",
+                    f"{number_of(len(parts), f'unlogged {kind}')} ({_some(parts)}): {fate}",
+                    _statements("ALTER TABLE {} SET LOGGED;", parts),
+                ),
+                _names(table for table in grade if any(part.is_unlogged for part in table.parts)),
+            )
+
+
+def _foreign_partitions(tables: Sequence[Table]) -> Iterator[Remark]:
+    touched = {table.name: [part for part in table.parts if part.kind == "f"] for table in tables}
+    parts = [part for found in touched.values() for part in found]
+    if parts:
+        message = f"{number_of(len(parts), 'partition')} that are foreign tables ({_some(parts)}): not captured"
+        fix = "capture them from the server that holds them"
+        yield Remark(warn("partitions", message, fix), frozenset(name for name, found in touched.items() if found))
+
+
+def _privileges(tables: Sequence[Table], server: Server) -> Iterator[Remark]:
+    role = sql.Identifier(server.role)
+    closed = {part.schema for table in tables for part in table.parts if not part.can_use_schema}
+    if closed:
+        listed = sql.SQL(", ").join(sql.Identifier(schema) for schema in sorted(closed))
+        yield Remark(
+            fail(
+                "privileges",
+                f"the role {server.role} may not use {number_of(len(closed), 'schema')}: {some_of(closed)}",
+                sql.SQL("GRANT USAGE ON SCHEMA {} TO {};").format(listed, role).as_string(None),
+            ),
+            _names(table for table in tables if not all(part.can_use_schema for part in table.parts)),
+        )
+    unreadable = [part for table in tables for part in table.parts if not part.can_select]
+    if unreadable:
+        listed = sql.SQL(", ").join(sql.Identifier(part.schema, part.name) for part in unreadable)
+        yield Remark(
+            fail(
+                "privileges",
+                f"the role {server.role} may not read {number_of(len(unreadable), 'table')}: {_some(unreadable)}",
+                sql.SQL("GRANT SELECT ON {} TO {};").format(listed, role).as_string(None),
+            ),
+            _names(table for table in tables if not all(part.can_select for part in table.parts)),
+        )
+
+
+def _hidden_rows(tables: Sequence[Table], server: Server) -> Iterator[Remark]:
+    hiding = [table for table in tables if any(part.hides_rows for part in table.parts)]
+    if hiding:
+        yield Remark(
+            fail(
+                "row security",
+                f"row security may hide rows of {number_of(len(hiding), 'table')} from the role {server.role}"
+                f" ({some_of(_names(hiding))}): the first copy would not be whole",
+                f"ALTER ROLE {sql.Identifier(server.role).as_string(None)} BYPASSRLS;",
+            ),
+            _names(hiding),
+        )
+
+
+def _identities(tables: Sequence[Table]) -> Iterator[Remark]:
+    lost = {table.name: [part for part in table.parts if _cannot_identify(part)] for table in tables}
+    parts = [part for found in lost.values() for part in found]
+    consequence = "inserts only: updates and deletes will fail in the source"
+    for what, kind, grade in (
+        ("no usable primary key", "FULL", [part for part in parts if not part.has_key]),
+        ("no replica identity", "DEFAULT", [part for part in parts if part.has_key]),
+    ):
+        if grade:
+            about = frozenset(name for name, found in lost.items() if any(part in grade for part in found))
+            message = f"{number_of(len(about), 'table')} with {what} ({some_of(about)}): {consequence}"
+            fix = _statements(f"ALTER TABLE {{}} REPLICA IDENTITY {kind};", grade)
+            yield Remark(warn("replica identity", message, fix), about)
+    whole = [t for t in tables if t.source.identity is Identity.FULL and not t.source.has_primary_key]
+    if whole:
+        message = f"{number_of(len(whole), 'table')} without a key and with identity full ({some_of(_names(whole))})"
+        yield Remark(ok("replica identity", f"{message}: the whole old row identifies a row"), _names(whole))
+
+
+def _cannot_identify(part: Part) -> bool:
+    return part.kind in ("r", "p") and not part.is_unlogged and not part.identifies_rows
+
+
+def _types(tables: Tables, publication: Publication | None, *, is_binary: bool) -> Iterator[Remark]:
+    as_text: dict[str, str] = {}
+    unknown: dict[str, str] = {}
+    for table in tables.captured:
+        for column in _published_columns(table, publication):
+            try:
+                type_ = column_type(column.type, -1, tables.types)
+            except DecodeError:
+                unknown[f"{table.name}.{column.name}"] = table.name
+                continue
+            if not has_binary_decoder(type_):
+                as_text[f"{table.name}.{column.name} {type_.name}"] = table.name
+    if unknown:
+        message = f"{number_of(len(unknown), 'column')} of a type that cannot be read: {some_of(unknown)}"
+        fix = "exclude the table in source.tables, or publish it with a column list"
+        yield Remark(fail("types", message, fix), frozenset(unknown.values()))
+    if as_text and is_binary:
+        message = f"{number_of(len(as_text), 'column')} without a binary decoder ({some_of(as_text)})"
+        finding = ok("types", f"{message}: the stream runs in text mode, slower and just as exact")
+        yield Remark(finding, frozenset(as_text.values()))
+
+
+def _generated(tables: Sequence[Table], publication: Publication | None) -> Iterator[Remark]:
+    left_out = {
+        f"{table.name}.{column.name}": table.name
+        for table in tables
+        for column in table.columns
+        if column.is_generated and column not in _published_columns(table, publication)
+    }
+    if left_out:
+        message = f"{number_of(len(left_out), 'generated column')} not published by the server: {some_of(left_out)}"
+        yield Remark(ok("generated columns", message), frozenset(left_out.values()))
+
+
+def _published_columns(table: Table, publication: Publication | None) -> list[TableColumn]:
+    """Those that the publication sends; all but the generated ones where none lists them."""
+    listed = publication.tables.get((table.source.schema, table.source.name)) if publication else None
+    if listed is None or listed.columns is None:
+        return [column for column in table.columns if not column.is_generated]
+    return [column for column in table.columns if column.name in listed.columns]
+
+
+def _statements(statement: str, parts: Sequence[Part]) -> str:
+    """One statement a table, for the first of them."""
+    written = [statement.format(sql.Identifier(p.schema, p.name).as_string(None)) for p in parts[:STATEMENTS]]
+    rest = len(parts) - len(written)
+    return " ".join(written) + (f" -- and so for {rest:,} more" if rest else "")
+
+
+def _some(parts: Sequence[Part]) -> str:
+    return some_of([f"{part.schema}.{part.name}" for part in parts])
+
+
+def _names(tables: Iterable[Table]) -> frozenset[str]:
+    return frozenset(table.name for table in tables)

@@ -1,0 +1,109 @@
+"""The replication stream: COPY BOTH through libpq, as few Python steps a message as can be.
+
+Protocol page: "Streaming Replication Protocol", XLogData and Primary keepalive. The stream hands out raw pgoutput messages;
+it answers the server's keepalives whatever its caller is waiting for, as long as the caller keeps calling.
+"""
+
+from __future__ import annotations
+
+import select
+import struct
+import time
+from typing import Any
+
+import psycopg
+from psycopg import pq
+
+from tailrace.errors import SourceRefused, SourceUnavailable
+from tailrace.sources.postgres.connection import connect, server_of
+from tailrace.sources.postgres.pgoutput import EPOCH_US
+from tailrace.sources.postgres.positions import format_lsn
+
+_DATA, _KEEPALIVE = ord("w"), ord("k")
+_STATUS = struct.Struct(">cqqqqb")
+_PAYLOAD = 25  # bytes of XLogData before the message: kind, start, end, time
+BURST = 4096  # messages taken before the caller gets a chance to look at the clock
+
+
+class ReplicationStream:
+    """An open stream on one slot. `server_end` is how far the server says its log goes for us."""
+
+    def __init__(self, url: str, slot: str, publication: str, start: int, *, binary: bool) -> None:
+        self._url = url
+        self._connection = connect(url, replication=True, application=f"tailrace {slot}")
+        self._pg = self._connection.pgconn
+        self.server_end = start
+        self.is_reply_requested = False
+        self._start(slot, publication, start, binary)
+
+    def _start(self, slot: str, publication: str, start: int, binary: bool) -> None:
+        quoted = '"' + publication.replace('"', '""') + '"'
+        options = ["proto_version '1'", f"publication_names '{quoted.replace(chr(39), chr(39) * 2)}'"]
+        if binary:
+            options.append("binary 'true'")
+        command = f'START_REPLICATION SLOT "{slot}" LOGICAL {format_lsn(start)} ({", ".join(options)})'
+        result = self._pg.exec_(command.encode())
+        if result.status != pq.ExecStatus.COPY_BOTH:
+            raise _start_error(slot, server_of(self._url), result)
+
+    def read(self, messages: list[Any]) -> int:
+        """Append the messages that are here already, a burst at the most; returns their size in bytes."""
+        get, append = self._pg.get_copy_data, messages.append
+        size = 0
+        for _ in range(BURST):
+            length, data = get(1)
+            if length > 0:
+                if data[0] == _DATA:
+                    append(data[_PAYLOAD:])
+                    size += length
+                else:
+                    self._keepalive(data)
+            elif length == 0:
+                break
+            else:
+                raise SourceUnavailable(f"PostgreSQL at {server_of(self._url)} ended the replication stream{self._why()}")
+        return size
+
+    def wait(self, seconds: float, *wake: Any) -> bool:
+        """Wait until something arrives, at most `seconds`; true if there is something to read on the stream."""
+        socket = self._pg.socket
+        ready, _, _ = select.select([socket, *wake], [], [], seconds)
+        if socket in ready:
+            try:
+                self._pg.consume_input()
+            except psycopg.Error as error:
+                raise SourceUnavailable(f"PostgreSQL at {server_of(self._url)} went away: {error}".strip()) from error
+            return True
+        return False
+
+    def wait_only(self, seconds: float, *wake: Any) -> None:
+        """Wait for `wake`, reading nothing from the server: its data stays in its own buffers."""
+        select.select(list(wake), [], [], seconds)
+
+    def send_status(self, received: int, confirmed: int, *, wants_reply: bool = False) -> None:
+        """Tell the server what we have (`received`) and what it may forget (`confirmed`)."""
+        now = int(time.time() * 1_000_000) - EPOCH_US
+        self._pg.put_copy_data(_STATUS.pack(b"r", received, confirmed, confirmed, now, wants_reply))
+        self._pg.flush()
+        self.is_reply_requested = False
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _keepalive(self, data: Any) -> None:
+        kind, end, _, wants_reply = struct.unpack(">cqqb", bytes(data))
+        if kind[0] != _KEEPALIVE:
+            raise SourceUnavailable(f"the replication stream sent an unknown message {kind!r}")
+        self.server_end = max(self.server_end, end)
+        self.is_reply_requested |= bool(wants_reply)
+
+    def _why(self) -> str:
+        message = self._pg.get_error_message().strip()
+        return f": {message}" if message else ""
+
+
+def _start_error(slot: str, server: str, result: Any) -> SourceRefused | SourceUnavailable:
+    text = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"no reason given").decode(errors="replace")
+    if "is active for PID" in text:
+        return SourceUnavailable(f"replication slot {slot} at {server} is in use by another process: {text}")
+    return SourceRefused(f"PostgreSQL at {server} refused to stream from slot {slot}: {text}")

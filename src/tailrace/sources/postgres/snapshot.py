@@ -1,0 +1,209 @@
+"""Copying existing rows: page ranges of a table, read with binary COPY under an exported snapshot.
+
+COPY and pgoutput share the binary value formats, so the rows go through the same decoder as the stream.
+Protocol page: "COPY", Binary Format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+
+from tailrace.errors import DecodeError, SourceUnavailable
+from tailrace.model.schema import Column, TableSchema
+from tailrace.sources.base import Chunk, ExportedSnapshot, TableRewritten, Visibility
+from tailrace.sources.postgres.connection import connect, server_of, source_errors
+from tailrace.sources.postgres.lanes import BINARY, NULL, TEXT, Bytes, Cells, Integers, big_endian
+from tailrace.sources.postgres.pgoutput import LANES, pack
+from tailrace.sources.postgres.types import has_binary_decoder, text_expression
+from tailrace.sources.postgres.values import decode_values
+
+PAGE = 8192
+_HEADER = 19  # signature, flags and an empty extension
+_LEAVES = """
+SELECT format('%%I.%%I', n.nspname, c.relname), c.oid::bigint
+FROM pg_partition_tree(%(table)s::regclass) t
+JOIN pg_class c ON c.oid = t.relid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE t.isleaf AND c.relkind = 'r' ORDER BY 2
+"""
+
+
+@contextmanager
+def export_snapshot(url: str) -> Iterator[ExportedSnapshot]:
+    """Hold a snapshot open for as long as the context lasts."""
+    with connect(url, application="tailrace snapshot") as connection, source_errors(url, "exporting a snapshot"):
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        row = connection.execute("SELECT pg_export_snapshot(), pg_current_snapshot()::text").fetchone()
+        assert row is not None
+        with connect(url) as other:  # after the snapshot was taken: whatever it sees has been written by now
+            position = other.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+        assert position is not None
+        yield ExportedSnapshot(row[0], Visibility(row[1]), position[0])
+
+
+def plan(url: str, table: TableSchema, chunk_bytes: int) -> list[Chunk]:
+    """Page ranges that together hold every row. Must be called while the snapshot is already held."""
+    with connect(url) as connection, source_errors(url, f"planning the snapshot of {table.table}"):
+        found: list[Chunk] = []
+        for relation, _ in _leaves(connection, table):
+            storage, size = _storage(connection, relation)
+            step = max(chunk_bytes // PAGE, 1)
+            for first in range(0, max(-(-size // PAGE), 1), step):
+                end = min(first + step, max(-(-size // PAGE), 1))
+                bytes_ = min((end - first) * PAGE, size)
+                found.append(Chunk(table.table, len(found), relation, first, end, storage, bytes_))
+        return found
+
+
+def _leaves(connection: psycopg.Connection[Any], table: TableSchema) -> list[tuple[str, int]]:
+    name = sql.Identifier(table.schema, table.name).as_string(connection)
+    leaves = connection.execute(_LEAVES, {"table": name}).fetchall()
+    return leaves or connection.execute("SELECT %s, %s::regclass::oid::bigint", [name, name]).fetchall()
+
+
+def _storage(connection: psycopg.Connection[Any], relation: str) -> tuple[int, int]:
+    """The number of the file that holds a table, and the size of that file."""
+    row = connection.execute(
+        "SELECT coalesce(pg_relation_filenode(%s::regclass), 0)::bigint, pg_relation_size(%s::regclass)",
+        [relation, relation],
+    ).fetchone()
+    assert row is not None
+    return row[0], row[1]
+
+
+def read_chunk(url: str, table: TableSchema, chunk: Chunk, snapshot: str) -> Iterator[pa.RecordBatch]:
+    """The rows of one chunk, as the snapshot sees them. Raises TableRewritten if its pages are not the planned ones."""
+    with connect(url, application="tailrace snapshot") as connection:
+        try:
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+            # taking the lock first: from here on nobody can rewrite the table under us
+            connection.execute(f"LOCK TABLE ONLY {chunk.relation} IN ACCESS SHARE MODE".encode())
+            if _storage(connection, chunk.relation)[0] != chunk.storage:
+                raise TableRewritten(chunk.table)
+            yield from _copy_rows(connection, table, _chunk_query(table, chunk))
+            connection.execute("COMMIT")
+        except psycopg.errors.InvalidParameterValue as error:
+            raise SourceUnavailable(f"the snapshot {snapshot} at {server_of(url)} is gone") from error
+        except psycopg.errors.UndefinedTable as error:
+            raise TableRewritten(chunk.table) from error
+        except psycopg.errors.UndefinedColumn as error:
+            raise TableRewritten(chunk.table) from error
+        except psycopg.Error as error:
+            with source_errors(url, f"copying {table.table}"):
+                raise error
+
+
+def read_all(url: str, table: TableSchema, *, snapshot: str | None = None, as_text: bool = False) -> Iterator[pa.RecordBatch]:
+    """Every row of a table. `as_text` asks the server for text forms: an independent way to the same values."""
+    query = _select(table, as_text=as_text) + f" FROM {_from(table)}"
+    with connect(url) as connection, source_errors(url, f"reading {table.table}"):
+        if snapshot is not None:
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+        yield from _copy_rows(connection, table, query, as_text=as_text)
+
+
+def _from(table: TableSchema) -> str:
+    return sql.Identifier(table.schema, table.name).as_string(None)
+
+
+def _chunk_query(table: TableSchema, chunk: Chunk) -> str:
+    where = f"ctid >= '({chunk.first},0)'::tid AND ctid < '({chunk.end},0)'::tid"
+    return f"{_select(table)} FROM ONLY {chunk.relation} WHERE {where}"
+
+
+def _select(table: TableSchema, *, as_text: bool = False) -> str:
+    return "SELECT " + ", ".join(_expression(column, as_text) for column in table.columns)
+
+
+def _expression(column: Column, as_text: bool) -> str:
+    name = sql.Identifier(column.name).as_string(None)
+    return text_expression(name) if as_text or not has_binary_decoder(column.type) else name
+
+
+def _copy_rows(
+    connection: psycopg.Connection[Any], table: TableSchema, query: str, *, as_text: bool = False
+) -> Iterator[pa.RecordBatch]:
+    is_text = [as_text or not has_binary_decoder(column.type) for column in table.columns]
+    with connection.cursor() as cursor, cursor.copy(f"COPY ({query}) TO STDOUT (FORMAT binary)".encode()) as copy:
+        rows: list[Any] = []
+        is_first = True
+        for message in copy:
+            if is_first:
+                message, is_first = message[_HEADER:], False
+                if not len(message):
+                    continue
+            rows.append(message)
+            if len(rows) == LANES:
+                yield _decode_rows(table, rows, is_text)
+                rows = []
+        if rows and bytes(rows[-1][-2:]) == b"\xff\xff":  # the trailer
+            rows[-1] = rows[-1][:-2]
+            if not len(rows[-1]):
+                rows.pop()
+        if rows:
+            yield _decode_rows(table, rows, is_text)
+
+
+def _decode_rows(table: TableSchema, rows: list[Any], is_text: list[bool]) -> pa.RecordBatch:
+    buffer, bounds = pack(rows)
+    cells = _walk_rows(buffer, bounds, len(table.columns), is_text)
+    columns = [
+        decode_values(buffer, c.place, c.length, c.kind, column.type, where=f"{table.table}.{column.name}")
+        for c, column in zip(cells, table.columns, strict=True)
+    ]
+    if not columns:
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
+    return pa.RecordBatch.from_arrays(columns, schema=table.arrow)
+
+
+def _walk_rows(buffer: Bytes, bounds: Integers, width: int, is_text: list[bool]) -> list[Cells]:
+    """The columns of COPY tuples: a count, then a length and the bytes for each, the length of NULL being -1."""
+    cursor, ends = bounds[:-1].copy(), bounds[1:]
+    if (big_endian(buffer, cursor, 2) != width).any():
+        raise DecodeError(f"a copied row does not have {width} columns")
+    cursor += 2
+    cells = []
+    for index in range(width):
+        length = big_endian(buffer, cursor, 4)
+        cursor = cursor + 4
+        is_null = length < 0
+        kind = np.where(is_null, NULL, TEXT if is_text[index] else BINARY).astype(np.uint8)
+        length = np.where(is_null, 0, length)
+        cells.append(Cells(kind, cursor, length))
+        cursor = cursor + length
+        if (cursor > ends).any():
+            raise DecodeError("a copied row is shorter than its contents claim")
+    if (cursor != ends).any():
+        raise DecodeError("a copied row is longer than its contents")
+    return cells
+
+
+def read_rows(url: str, table: TableSchema, keys: pa.RecordBatch) -> pa.RecordBatch:
+    """The present rows that have these keys (few of them), through the same decoder."""
+    columns = {column.name: column for column in table.columns}
+    names = [sql.Identifier(name).as_string(None) for name in table.key]
+    types = [columns[name].type.name for name in table.key]
+    listed = ", ".join(
+        "(" + ", ".join(f"{_literal(value)}::{type_}" for value, type_ in zip(row.values(), types, strict=True)) + ")"
+        for row in keys.to_pylist()
+    )
+    query = f"{_select(table)} FROM {_from(table)} WHERE ({', '.join(names)}) IN ({listed})"
+    with connect(url) as connection, source_errors(url, f"reading rows of {table.table}"):
+        batches = list(_copy_rows(connection, table, query))
+    empty = table.arrow.empty_table().to_batches() or [
+        pa.RecordBatch.from_arrays([pa.array([], f.type) for f in table.arrow], schema=table.arrow)
+    ]
+    return pa.Table.from_batches(batches or empty, table.arrow).combine_chunks().to_batches()[0] if batches else empty[0]
+
+
+def _literal(value: Any) -> str:
+    return sql.Literal(str(value) if not isinstance(value, bytes) else value).as_string(None)
+

@@ -1,0 +1,156 @@
+"""What a task does with its part of a micro-batch: read, decode, net, stage. One Spark job a micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+from pyspark.sql import DataFrame, SparkSession
+
+from tailrace.errors import TailraceError
+from tailrace.log import segment
+from tailrace.log.reader import Slice
+from tailrace.log.segment import SegmentName
+from tailrace.log.storage import Storage
+from tailrace.model.changes import Changes
+from tailrace.model.net import NetChanges, net_changes
+from tailrace.model.schema import TableSchema
+from tailrace.sources.base import Source, Visibility
+from tailrace.spark.datasource import SlicePartition, plan_parts
+
+T = TypeVar("T")
+
+
+class TablePlan(msgspec.Struct, frozen=True):
+    """Which changes of a table to apply: those after `after` that the snapshot `visibility` (if any) has not seen."""
+
+    after: int = 0
+    visibility: str = ""
+
+
+class ApplyPlan(msgspec.Struct, frozen=True):
+    """All that tasks need. It travels with the job, so it holds settings and no connections."""
+
+    source: Any
+    sink: Any
+    log: Storage
+    batch: str
+    tables: dict[str, TablePlan]
+
+
+class PartResult(msgspec.Struct, frozen=True):
+    """A task's receipt. `position` and `time_us` are those of the last transaction end in its slices."""
+
+    part: int
+    last: int
+    staged: Any
+    position: str
+    time_us: int
+    seen: dict[str, int]  # changes a table, whether applied or not
+    schemas: dict[str, list[TableSchema]]  # the versions that were staged, in order
+
+
+def stage_batch(frame: DataFrame, plan: ApplyPlan) -> list[PartResult]:
+    """Stage a micro-batch of the pipeline's stream."""
+
+    def run(rows: Iterable[Any]) -> Iterator[Any]:
+        found = list(rows)
+        if found:
+            slices = [Slice(row["name"], row["first"], row["last"]) for row in found]
+            yield attempt(lambda: stage_part(plan, found[0]["part"], slices))
+
+    return unwrap(frame.rdd.mapPartitions(run).collect())
+
+
+def stage_range(spark: SparkSession, plan: ApplyPlan, slices: list[Slice], most: int) -> list[PartResult]:
+    """Stage any range of the log: a table's catch-up."""
+    parts = plan_parts(slices, most)
+
+    def run(part: SlicePartition) -> Any:
+        return attempt(lambda: stage_part(plan, part.part, part.slices))
+
+    return unwrap(spark.sparkContext.parallelize(parts, len(parts)).map(run).collect())
+
+
+def stage_part(plan: ApplyPlan, part: int, slices: list[Slice]) -> PartResult:
+    seen: dict[str, int] = {}
+    schemas: dict[str, list[TableSchema]] = {}
+    ends: list[tuple[int, int]] = [(0, 0)]
+    pieces = _net_pieces(plan, slices, seen, schemas, ends)
+    first = next(pieces, None)
+    staged = None if first is None else plan.sink.stage(plan.batch, part, _chain(first, pieces))
+    position, time_us = ends[-1]
+    text = plan.source.positions(np.array([position]))[0] if position else ""
+    return PartResult(part, slices[-1].last, staged, text, time_us, seen, schemas)
+
+
+def _chain(first: NetChanges, rest: Iterator[NetChanges]) -> Iterator[NetChanges]:
+    yield first
+    yield from rest
+
+
+def _net_pieces(
+    plan: ApplyPlan,
+    slices: list[Slice],
+    seen: dict[str, int],
+    schemas: dict[str, list[TableSchema]],
+    ends: list[tuple[int, int]],
+) -> Iterator[NetChanges]:
+    """Slice by slice, so that memory stays flat whatever the size of a transaction."""
+    for piece in slices:
+        name = SegmentName.parse(piece.name)
+        assert name is not None
+        header = segment.read_header(plan.log, name)
+        for table, count in header.tables.items():
+            seen[table] = seen.get(table, 0) + count
+        header, frames = segment.read(plan.log, name)
+        ends.append(_last_end(frames.transactions, piece.last) or ends[-1])
+        wanted = plan.tables.keys() & header.tables.keys()
+        if not wanted:
+            continue
+        runs: dict[tuple[str, TableSchema], list[Changes]] = {}
+        for changes in plan.source.decode(frames, piece.first, piece.last, wanted):
+            kept = _filter(plan.source, changes, plan.tables[changes.schema.table])
+            if len(kept):
+                runs.setdefault((kept.schema.table, kept.schema), []).append(kept)
+        for (table, schema), run in runs.items():
+            if schema not in schemas.setdefault(table, []):
+                schemas[table].append(schema)
+            yield from net_changes(run)
+
+
+def _last_end(transactions: Any, last: int) -> tuple[int, int] | None:
+    ends = transactions.column("end").to_numpy()
+    found = np.flatnonzero((ends > 0) & (ends <= last))
+    if not len(found):
+        return None
+    row = int(found[-1])
+    return transactions.column("end_position")[row].as_py(), transactions.column("time_us")[row].as_py()
+
+
+def _filter(source: Source, changes: Changes, plan: TablePlan) -> Changes:
+    mask = changes.offset > plan.after
+    if plan.visibility:
+        mask &= ~source.is_visible(changes.xid, Visibility(plan.visibility))
+    return changes.keep(mask)
+
+
+def attempt(work: Callable[[], T]) -> tuple[bool, T | TailraceError]:
+    """In a task: our own errors travel as values, so that the driver gets them with their type."""
+    try:
+        return True, work()
+    except TailraceError as error:
+        return False, error
+
+
+def unwrap(outcomes: Iterable[tuple[bool, Any]]) -> list[Any]:
+    results = []
+    for is_done, value in outcomes:
+        if not is_done:
+            raise value
+        results.append(value)
+    return results
+
+

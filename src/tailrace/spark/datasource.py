@@ -1,0 +1,176 @@
+"""`format("tailrace")`: the change log as a Spark data source.
+
+With `table`, a DataFrame of that table's typed changes, streaming or batch. Without it, the slices of the log that the
+pipeline hands to its tasks. Replaying a range of offsets gives the same rows, because segments never change.
+
+Options: `path` (the state directory), `table`, `startingOffset`, `endingOffset`, `maxRowsPerTrigger`, `numPartitions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from tailrace.errors import ConfigError, StateError
+from tailrace.log.reader import LogReader, Slice
+from tailrace.log.segment import SegmentName
+from tailrace.log.storage import Storage
+from tailrace.model.changes import change_schema
+from tailrace.model.schema import TableSchema
+from tailrace.spark.layout import LOG
+
+
+SLICES = pa.schema([("part", pa.int32()), ("name", pa.string()), ("first", pa.int64()), ("last", pa.int64())])
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("tailrace")` known to this session."""
+    spark.dataSource.register(TailraceDataSource)
+
+
+class SlicePartition(InputPartition):
+    """What one task reads: consecutive slices."""
+
+    def __init__(self, part: int, slices: Sequence[Slice]) -> None:
+        self.part = part
+        self.slices = list(slices)
+
+
+class TailraceDataSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "tailrace"
+
+    def schema(self) -> StructType:
+        table = self.options.get("table")
+        arrow = SLICES if table is None else change_schema(newest_schema(_reader(self.options), table))
+        return from_arrow_schema(arrow, prefer_timestamp_ntz=True)  # type: ignore[no-untyped-call]
+
+    def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
+        return StreamReader(dict(self.options))
+
+    def reader(self, schema: StructType) -> BatchReader:
+        return BatchReader(dict(self.options))
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Offsets are the log's own. A micro-batch ends at a transaction end."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        self.options = options
+        self._log = _reader(options)
+        self._stop_at: int | None = None
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+        return {"offset": int(self.options.get("startingoffset", self._log.begin()))}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        rows = self.options.get("maxrowspertrigger")
+        return ReadMaxRows(int(rows)) if rows else ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else 1 << 62
+        end = self._log.limit(start["offset"], most)
+        return {"offset": end if self._stop_at is None else min(end, max(self._stop_at, start["offset"]))}
+
+    def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802 - Spark's name
+        return {"offset": self._log.end()}
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        self._stop_at = self._log.end()
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        return plan_parts(self._log.slices(start["offset"], end["offset"]), _parts(self.options))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self.options, partition)
+
+
+class BatchReader(DataSourceReader):
+    def __init__(self, options: dict[str, str]) -> None:
+        self.options = options
+
+    def partitions(self) -> list[InputPartition]:
+        log = _reader(self.options)
+        first = int(self.options.get("startingoffset", log.begin()))
+        last = int(self.options.get("endingoffset", log.end()))
+        return plan_parts(log.slices(first, last), _parts(self.options))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self.options, partition)
+
+
+def plan_parts(slices: Sequence[Slice], most: int) -> list[InputPartition]:
+    """At most `most` runs of consecutive slices, about equally large."""
+    total = sum(piece.last - piece.first + 1 for piece in slices)
+    parts: list[list[Slice]] = []
+    done = 0
+    for piece in slices:
+        if not parts or (len(parts) < most and done >= total * len(parts) / most):
+            parts.append([])
+        parts[-1].append(piece)
+        done += piece.last - piece.first + 1
+    return [SlicePartition(number, part) for number, part in enumerate(parts)]
+
+
+def newest_schema(log: LogReader, table: str) -> TableSchema:
+    """The latest definition of a table in the log; `schema` may be left out when it is `public`."""
+    wanted = table if "." in table else f"public.{table}"
+    for name in reversed(log.names()):
+        for definition in reversed(log.header(name).definitions):
+            if definition.schema.table == wanted:
+                return definition.schema
+    raise StateError(f"the change log in {log.storage.path} holds no change of {wanted}")
+
+
+def _reader(options: Any) -> LogReader:
+    if "path" not in options:
+        raise ConfigError('format("tailrace") needs the option `path`', hint="it is the pipeline's state directory")
+    return LogReader(Storage(options["path"]).folder(LOG))
+
+
+def _parts(options: dict[str, str]) -> int:
+    return int(options.get("numpartitions", 8))
+
+
+def _read(options: dict[str, str], partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    assert isinstance(partition, SlicePartition)
+    if "table" not in options:
+        rows = [{"part": partition.part, **msgspec.structs.asdict(piece)} for piece in partition.slices]
+        yield pa.RecordBatch.from_pylist(rows, schema=SLICES)
+        return
+    log = _reader(options)
+    yield from typed_changes(log, newest_schema(log, options["table"]), partition.slices)
+
+
+def typed_changes(log: LogReader, schema: TableSchema, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
+    """The changes of one table in `slices`, every version cast to `schema` by column name."""
+    from tailrace.sources.postgres.pgoutput import decode
+
+    for piece in slices:
+        name = SegmentName.parse(piece.name)
+        assert name is not None
+        header, frames = log.read(name)
+        if schema.table in header.tables:
+            for changes in decode(frames, piece.first, piece.last, {schema.table}):
+                yield _as_version(changes.to_arrow(), change_schema(schema))
+
+
+def _as_version(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+    if batch.schema.equals(wanted):
+        return batch
+    columns = [
+        batch.column(field.name).cast(field.type)
+        if field.name in batch.schema.names and field.name != "_before"
+        else pa.nulls(batch.num_rows, field.type)
+        for field in wanted
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=wanted)

@@ -1,0 +1,7 @@
+"""Where things lie inside the state directory."""
+
+LOG = "log"
+"""The change log."""
+
+SPARK = "spark"
+"""Spark's checkpoints: a hint only, made anew by every run, because the sinks know how far they are."""
