@@ -57,13 +57,22 @@ def test_an_array_passes_its_modifier_to_its_elements() -> None:
     assert column_type(20_001, -1, TYPES).element == column_type(20_000, -1, TYPES)
 
 
+def test_an_array_with_a_delimiter_of_its_own_stays_text() -> None:
+    types = {
+        30_000: TypeInfo(30_000, "public.geometry", "b", delimiter=":"),
+        30_001: TypeInfo(30_001, "public.geometry[]", "b", element=30_000, delimiter=":"),
+    }
+    assert column_type(30_001, -1, types) == ColumnType(Kind.OTHER, "public.geometry[]")
+    assert not has_binary_decoder(column_type(30_001, -1, types))
+
+
 def test_a_type_that_nobody_described_is_an_error() -> None:
     with pytest.raises(DecodeError, match="99999"):
         column_type(99_999, -1, TYPES)
 
 
 def test_rows_of_the_catalog_are_loaded_by_oid() -> None:
-    rows = [(20_000, "public.mood", "e", 0, -1, 0, ["sad", "ok"], False)]
+    rows = [(20_000, "public.mood", "e", 0, -1, 0, ["sad", "ok"], False, ",")]
     assert load_types(rows) == {20_000: MOOD}
 
 

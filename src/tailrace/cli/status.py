@@ -1,10 +1,18 @@
-"""`tailrace status`: how far each table is in each sink: state, rows, lag. Reads the state folder and the sinks."""
+"""`tailrace status`: how far each table is in each sink: state, rows, lag. Changes nothing, and disturbs no run."""
 
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from tailrace.cli.arguments import Commands, add_pipeline, pipeline
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from tailrace.pipeline.status import TableLine
+
+RIGHT = ("rows", "copied", "chunks", "offset", "lag", "behind")
 
 
 def add(subparsers: Commands) -> None:
@@ -19,12 +27,63 @@ def run(args: argparse.Namespace) -> int:
 
     import msgspec
 
-    from tailrace.cli.printing import console, fields_table
+    from tailrace.cli.printing import console
     from tailrace.pipeline import status
 
-    tables = status.read(wanted)
+    lines = status.read(wanted)
     if args.json:
-        print(msgspec.json.encode(tables).decode())
-    else:
-        console().print(fields_table(tables))
+        print(msgspec.json.encode(lines).decode())
+        return 0
+    out = console()
+    if lines:
+        out.print(_table(lines))
+    for name in wanted.sinks:
+        if not any(line.sink == name for line in lines):
+            print(f"sink {name} has nothing of this pipeline yet")
+    for error in {line.source_error for line in lines if line.source_error}:
+        print(f"how far the source is, is not known: {error}")
     return 0
+
+
+def _table(lines: list[TableLine]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("sink", "table", "state", "rows", "copied", "chunks", "offset", "position", "lag", "behind"):
+        table.add_column(name, justify="right" if name in RIGHT else "left")
+    for line in lines:
+        table.add_row(*(Text(cell) for cell in _cells(line)))
+    return table
+
+
+def _cells(line: TableLine) -> list[str]:
+    return [
+        line.sink,
+        line.table,
+        line.state,
+        "not counted" if line.rows is None else f"{line.rows:,}",
+        f"{line.copied:,}",
+        "" if line.chunks is None else f"{line.chunks_loaded:,}/{line.chunks:,}",
+        f"{line.offset:,}",
+        line.position,
+        _lag(line),
+        "" if line.behind_bytes is None else _size(line.behind_bytes),
+    ]
+
+
+def _lag(line: TableLine) -> str:
+    if line.run == "stopped":
+        return "stopped"
+    if line.chunks is not None:
+        return "copying"
+    return "unknown" if line.lag_seconds is None else f"{line.lag_seconds:.1f} s"
+
+
+def _size(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tailrace.errors import StateError
+from tailrace.errors import LogCorrupt, StateError
 from tailrace.log import segment
 from tailrace.log.segment import Header, SegmentName
 from tailrace.log.storage import Storage
@@ -43,7 +43,10 @@ def read_identity(storage: Storage) -> LogIdentity | None:
         return None
     except OSError as error:
         raise StateError(f"cannot read the state directory {storage.path}: {error.strerror}") from error
-    return msgspec.json.decode(data, type=LogIdentity)
+    try:
+        return msgspec.json.decode(data, type=LogIdentity)
+    except msgspec.MsgspecError as error:
+        raise LogCorrupt(f"the file {IDENTITY} of the change log in {storage.path} is damaged") from error
 
 
 def segment_names(storage: Storage) -> dict[SegmentName, int]:
@@ -66,7 +69,7 @@ class LogReader:
 
     def end(self) -> int:
         """The offset of the last transaction end; 0 for an empty log."""
-        return max((name.committed for name in self.names()), default=0)
+        return max((name.committed for name in self.names() if name.holds_end), default=0)
 
     def begin(self) -> int:
         """The offset before the oldest one that is still kept."""
@@ -90,7 +93,7 @@ class LogReader:
         """
         end = after
         for name in self.names():
-            if name.committed <= after or name.committed < name.first:
+            if name.committed <= after or not name.holds_end:
                 continue
             if end > after and name.committed - after > max_messages:
                 break
@@ -106,8 +109,8 @@ class LogReader:
 
 def _usable(names: Sequence[SegmentName]) -> list[int]:
     """The last offset of each segment that counts: a later segment's first offset voids what lies behind it."""
-    following = [name.first - 1 for name in names[1:]]
-    return [min(name.last, until) for name, until in zip(names, [*following, 1 << 62], strict=True)]
+    following = [name.first - 1 for name in names[1:]] + [name.last for name in names[-1:]]
+    return [min(name.last, until) for name, until in zip(names, following, strict=True)]
 
 
 def _check_dense(found: Sequence[Slice], after: int, last: int, path: str) -> None:

@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tailrace.errors import LogCorrupt
+from tailrace.errors import LogCorrupt, StateError
 from tailrace.log.storage import Storage
 from tailrace.model.frames import PADDING, Definition, Frames
 
@@ -48,6 +48,11 @@ class SegmentName(msgspec.Struct, frozen=True, order=True):
     def parse(cls, name: str) -> SegmentName | None:
         match = _NAME.fullmatch(name)
         return cls(*map(int, match.groups())) if match else None
+
+    @property
+    def holds_end(self) -> bool:
+        """Some transaction ends in it."""
+        return self.committed >= self.first
 
     def __str__(self) -> str:
         return f"{self.first:020d}-{self.committed:020d}-{self.last:020d}{SUFFIX}"
@@ -98,14 +103,14 @@ def encode(frames: Frames, log_id: str, position: str) -> tuple[SegmentName, byt
 
 
 def read_header(storage: Storage, name: SegmentName) -> Header:
-    prefix = storage.read(str(name), _PREFIX.size)
+    prefix = _load(storage, name, _PREFIX.size)
     _, length, crc = _check_prefix(prefix, name)
-    return _parse_header(storage.read(str(name), length, _PREFIX.size), crc, name)
+    return _parse_header(_load(storage, name, length, _PREFIX.size), crc, name)
 
 
 def read(storage: Storage, name: SegmentName) -> tuple[Header, Frames]:
     """The whole segment, verified."""
-    data = storage.read(str(name))
+    data = _load(storage, name)
     _, length, crc = _check_prefix(data[: _PREFIX.size], name)
     start = _PREFIX.size + length
     header = _parse_header(data[_PREFIX.size : start], crc, name)
@@ -121,6 +126,13 @@ def read(storage: Storage, name: SegmentName) -> tuple[Header, Frames]:
     return header, frames
 
 
+def _load(storage: Storage, name: SegmentName, length: int | None = None, at: int = 0) -> bytes:
+    try:
+        return storage.read(str(name), length, at)
+    except FileNotFoundError as error:
+        raise StateError(f"the change log in {storage.path} no longer holds the segment {name}") from error
+
+
 def _check_prefix(prefix: bytes, name: SegmentName) -> tuple[int, int, int]:
     if len(prefix) < _PREFIX.size or prefix[:8] != MAGIC:
         raise _corrupt(name, "it is not a segment")
@@ -133,7 +145,10 @@ def _check_prefix(prefix: bytes, name: SegmentName) -> tuple[int, int, int]:
 def _parse_header(data: bytes, crc: int, name: SegmentName) -> Header:
     if zlib.crc32(data) != crc:
         raise _corrupt(name, "its header's checksum does not match")
-    return msgspec.msgpack.decode(data, type=Header)
+    header = msgspec.msgpack.decode(data, type=Header)
+    if (header.first, header.committed, header.last) != (name.first, name.committed, name.last):
+        raise _corrupt(name, "its header is of another segment")
+    return header
 
 
 def _corrupt(name: SegmentName, why: str) -> LogCorrupt:
@@ -144,7 +159,7 @@ def _ipc(batch: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=_OPTIONS) as writer:
         writer.write_batch(batch)
-    return sink.getvalue().to_pybytes()
+    return bytes(sink.getvalue())
 
 
 def _read_ipc(data: memoryview) -> pa.RecordBatch:

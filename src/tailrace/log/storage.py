@@ -1,7 +1,8 @@
 """Files of the state directory, on a local disk or an object store.
 
 Guarantee: `publish` makes a file appear whole and durable, or not at all. On a local disk that is: write beside, fsync,
-rename, fsync the directory. Object stores publish an object when its upload completes.
+rename, fsync the directory. Object stores publish an object when its upload completes; elsewhere a file is moved into
+place.
 """
 
 from __future__ import annotations
@@ -20,11 +21,15 @@ try:
 except ImportError:  # pragma: no cover - Windows has no advisory locks of this kind
     fcntl = None  # type: ignore[assignment]
 
+OBJECT_STORES = {"s3", "gcs", "abfs"}
+"""File systems of pyarrow where an object appears when its upload completes, and where moving one means copying it."""
+
 
 class Storage:
     """One folder. Names are plain file names; sub-folders are Storages of their own."""
 
     def __init__(self, path: str) -> None:
+        self.path: str
         self.filesystem, self.path = fs.FileSystem.from_uri(path) if "://" in path else (fs.LocalFileSystem(), path)
         self.is_local = isinstance(self.filesystem, fs.LocalFileSystem)
         self._url = path
@@ -41,10 +46,10 @@ class Storage:
 
     def sizes(self, suffix: str) -> dict[str, int]:
         """The files whose name ends with `suffix`, and their sizes. A folder that is not there is empty."""
-        if self.is_local:
-            return _local_sizes(self.path, suffix)
-        selector = fs.FileSelector(self.path, allow_not_found=True)
-        infos = self.filesystem.get_file_info(selector)
+        with _state_errors(self.path, "read"):
+            if self.is_local:
+                return _local_sizes(self.path, suffix)
+            infos = self.filesystem.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
         return {i.base_name: i.size for i in infos if i.type is fs.FileType.File and i.base_name.endswith(suffix)}
 
     def read(self, name: str, length: int | None = None, at: int = 0) -> bytes:
@@ -62,15 +67,18 @@ class Storage:
             if self.is_local:
                 _publish_locally(self.path, name, data)
                 return
-            with self.filesystem.open_output_stream(self._join(name)) as stream:
+            beside = name if self.filesystem.type_name in OBJECT_STORES else f"{name}.part"
+            with self.filesystem.open_output_stream(self._join(beside)) as stream:
                 stream.write(data)
+            if beside != name:
+                self.filesystem.move(self._join(beside), self._join(name))
 
     def delete(self, name: str) -> None:
         with _state_errors(self.path):
             self.filesystem.delete_file(self._join(name))
 
     def lock(self, name: str) -> IO[str] | None:
-        """Hold an exclusive lock until the returned file is closed, or raise StateError. Only local disks have locks."""
+        """Hold an exclusive lock until the returned file is closed, or raise StateError. Only local disks have them."""
         if not self.is_local or fcntl is None:
             return None
         with _state_errors(self.path):
@@ -89,8 +97,9 @@ class Storage:
 class _state_errors:  # noqa: N801 - reads as a statement
     """Turns the operating system's errors into a StateError that names the folder."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, doing: str = "write to") -> None:
         self.path = path
+        self.doing = doing
 
     def __enter__(self) -> None:
         return None
@@ -98,7 +107,7 @@ class _state_errors:  # noqa: N801 - reads as a statement
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError):
             reason = error.strerror or str(error)
-            raise StateError(f"cannot write to the state directory {self.path}: {reason.lower()}") from error
+            raise StateError(f"cannot {self.doing} the state directory {self.path}: {reason.lower()}") from error
 
 
 def _local_sizes(path: str, suffix: str) -> dict[str, int]:

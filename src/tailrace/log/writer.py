@@ -1,7 +1,7 @@
 """Appending to the change log.
 
-Guarantee: when `append` returns, the frames are durable and visible whole; when it does not, nothing of them is. Offsets
-are dense. What a crash left behind of an unfinished transaction is void: the source sends that transaction again.
+Guarantee: when `append` returns, the frames are durable and visible whole; when it does not, nothing of them is.
+Offsets are dense. What a crash left behind of an unfinished transaction is void: the source sends it again.
 """
 
 from __future__ import annotations
@@ -75,9 +75,10 @@ class LogWriter:
         self.end = max(self.end, name.committed)
 
     def forget(self, offset: int) -> None:
-        """Delete the segments that end at or before `offset`; the newest one stays, because it holds our place."""
-        for name in sorted(self._sizes)[:-1]:
-            if name.last > offset:
+        """Delete the segments that end at or before `offset`. The newest with a transaction end stays: our place."""
+        place = max((name for name in self._sizes if name.holds_end), default=None)
+        for name in sorted(self._sizes):
+            if name.last > offset or name == place:
                 break
             self.storage.delete(str(name))
             del self._sizes[name]
@@ -90,10 +91,10 @@ class LogWriter:
 def _drop_unfinished(storage: Storage) -> dict[SegmentName, int]:
     """Delete the segments that hold nothing but the beginning of an unfinished transaction."""
     sizes = segment_names(storage)
-    end = max((name.committed for name in sizes), default=0)
+    end = max((name.committed for name in sizes if name.holds_end), default=0)
     for name in [name for name in sizes if name.first > end]:
         storage.delete(str(name))
         del sizes[name]
-    for name in storage.sizes(".part"):
-        storage.delete(name)
+    for part in storage.sizes(".part"):
+        storage.delete(part)
     return sizes

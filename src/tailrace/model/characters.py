@@ -51,7 +51,7 @@ def spans(buffer: Array, place: Array, length: Array) -> pa.BinaryArray:
         order = np.argsort(place, kind="stable")
         even[order] = even.copy()
         place, length = place[order], length[order]
-    is_small = len(buffer) <= MAX_BYTES
+    is_small = len(buffer) <= MAX_BYTES  # else the offsets need 64 bits
     bounds = np.empty(2 * count, np.int32 if is_small else np.int64)
     bounds[0::2] = place
     np.add(place, length, out=bounds[1::2], casting="unsafe")

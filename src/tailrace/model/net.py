@@ -95,6 +95,8 @@ def _move(change: Changes) -> NetChanges:
 
 def _net_of_keys(changes: Changes, truncate: bool) -> NetChanges:
     schema = changes.schema
+    if not len(changes):
+        return NetChanges(schema, truncate, _no_keys(schema), changes.after)
     keys, row_of, is_old = _keys_in_order(changes)
     codes, count = _codes(keys)
     last = np.full(count, -1, np.int64)

@@ -18,7 +18,7 @@ from tailrace.model.characters import GROUPS, Array, fixed_width, in_rows, spans
 _DAY_US = 86_400_000_000
 _INT32, _INT64 = np.iinfo(np.int32), np.iinfo(np.int64)
 
-_FIRST_DAY, _LAST_DAY = -25_567, 73_049  # 1900-01-01 to 2169-12-31: what one table serves
+_FIRST_DAY, _LAST_DAY = -25_567, 73_049  # 1900-01-01 to 2170-01-01: what one table serves
 _YEAR_1, _YEAR_10000 = -719_162, 2_932_897
 
 

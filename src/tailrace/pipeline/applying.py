@@ -29,7 +29,7 @@ from tailrace.spark.apply import ApplyPlan, PartResult, TablePlan, stage_batch, 
 from tailrace.spark.layout import LOG, SPARK
 
 
-class Stopping(Exception):  # noqa: N818 - not an error: the run is ending
+class Stopping(Exception):
     """Raised inside a micro-batch that must not begin any more."""
 
 
@@ -68,12 +68,12 @@ class SinkPipeline:
 
     def needed(self) -> Watermark:
         """Where the sink's slowest table is: the source must keep what lies behind."""
-        slow = [t.watermark for t in self.tables.values() if t.state is not TableState.LIVE]
+        slow = [t.watermark for t in list(self.tables.values()) if t.state is not TableState.LIVE]
         return min([self.watermark, *slow], key=lambda mark: mark.offset)
 
     @property
     def is_live(self) -> bool:
-        return all(status.state is TableState.LIVE for status in self.tables.values())
+        return all(status.state is TableState.LIVE for status in list(self.tables.values()))
 
     def start(self) -> None:
         """Begin to follow the log from the sink's own watermark."""
@@ -101,7 +101,7 @@ class SinkPipeline:
         if self.query is not None:
             try:
                 self.query.stop()
-            except Exception:  # noqa: BLE001 - the JVM may be gone, which is what we want of it
+            except Exception:
                 return
 
     def failure(self) -> TailraceError | None:
@@ -112,7 +112,7 @@ class SinkPipeline:
             if self.query.isActive:
                 return None
             words = str(self.query.exception() or "no reason given")
-        except Exception as error:  # noqa: BLE001 - py4j raises whatever it likes when the JVM is gone
+        except Exception as error:
             return EngineLost(f"Spark's JVM is gone: {type(error).__name__}")
         return self.error or EngineLost(f"the streaming query of sink {self.name} ended: {words.splitlines()[0]}")
 
@@ -127,8 +127,11 @@ class SinkPipeline:
         position = results[-1].position if results else ""
         place = Watermark(self.log_id, last, position or statuses[0].watermark.position)
         state = TableState.LIVE if finish else TableState.CATCH_UP
-        moved = [s.move(state, watermark=place if place.offset > s.watermark.offset else s.watermark) for s in statuses]
-        outcome = evolve(self.source, {s.table: s for s in moved}, results)
+        outcome = evolve(self.source, {s.table: s for s in statuses}, results)
+        for status in statuses:
+            if status.table not in outcome.held:
+                mark = place if place.offset > status.watermark.offset else status.watermark
+                outcome.tables[status.table] = outcome.tables[status.table].move(state, watermark=mark)
         self.applied += self._commit(results, outcome, None)
         failpoints.reached("catch-up-step-committed")
 

@@ -49,7 +49,7 @@ def _sentence(event: str, facts: dict[str, Any]) -> str:
         case "table":
             extra = f", {facts['rows']:,} rows" if facts.get("rows") is not None else ""
             return f"[bold]{facts['table']}[/] → {facts['sink']}: {facts['state']}{extra}"
-        case "capture-restart" | "sink-retry":
+        case "capture-restart" | "source-retry" | "sink-retry":
             return f"[yellow]{facts['message']}; trying again in {facts['retry_seconds']:g} s[/]"
         case _:
             told = ", ".join(f"{key} {value}" for key, value in facts.items())

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tailrace import config, registry
 from tailrace.errors import PositionLost, SourceUnavailable, TailraceError
 from tailrace.log.reader import LogReader
 from tailrace.log.storage import Storage
+from tailrace.pipeline import preflight
 from tailrace.pipeline.applying import SinkPipeline
 from tailrace.pipeline.progress import Reporter
 from tailrace.pipeline.supervisor import CaptureSupervisor
@@ -48,6 +50,7 @@ class Runner:
         self._followers: list[SinkPipeline] = []
         self._keepers: list[TableKeeper] = []
         self._retries: dict[str, tuple[float, float]] = {}  # sink: when to try again, and the backoff after that
+        self._spark: SparkSession | None = None  # only if it is ours to stop
         self._target: str | None = None
         self._target_end: int | None = None
 
@@ -59,8 +62,7 @@ class Runner:
         lock = self.storage.lock("run.lock")
         capture: CaptureSupervisor | None = None
         try:
-            for sink in self.sinks.values():
-                sink.check()
+            self._patiently(lambda: preflight.raise_if_failing(preflight.check(self.pipeline)))
             start = self._patiently(self.source.prepare)
             log_start = self._check_positions(start)
             if until_current:
@@ -87,7 +89,7 @@ class Runner:
             except SourceUnavailable as error:
                 if time.monotonic() + backoff > deadline or self._stopping.is_set():
                     raise
-                self.reporter.say("sink-retry", message=str(error), retry_seconds=backoff)
+                self.reporter.say("source-retry", message=str(error), retry_seconds=backoff)
                 self._stopping.wait(backoff)
                 backoff *= 2
 
@@ -116,7 +118,9 @@ class Runner:
             )
 
     def _open_spark(self) -> SparkSession:
+        is_ours = SparkSession.getActiveSession() is None
         spark = open_session(self.pipeline)
+        self._spark = spark if is_ours else None
         register(spark)
         shutil.rmtree(Path(self.pipeline.state) / SPARK, ignore_errors=True)
         return spark
@@ -229,10 +233,19 @@ class Runner:
             self._acknowledge(capture)
         if capture is not None:
             capture.stop()
+        if self._spark is not None:
+            _stop_spark(self._spark)
         for keeper in self._keepers:
             keeper.join(STOP_SECONDS)
         for sink in self.sinks.values():
             sink.close()
+
+
+def _stop_spark(spark: SparkSession) -> None:
+    """End the session and the snapshot tasks that may still run in it: their chunks are loaded whole or not at all."""
+    with suppress(Exception):  # the JVM may be gone already
+        spark.sparkContext.cancelAllJobs()
+        spark.stop()
 
 
 class _Stopped(TailraceError):

@@ -59,7 +59,7 @@ class TableKeeper:
                 self._say("sink-retry", sink=self.sink.name, message=str(error), retry_seconds=backoff)
                 self._stopping.wait(backoff)
                 backoff = min(backoff * 2, BACKOFF_SECONDS[1])
-            except Exception as error:  # noqa: BLE001 - Spark's errors end the run, whatever their class
+            except Exception as error:
                 if not self._stopping.is_set():
                     self.error = TailraceError(f"the tables of sink {self.sink.name} stopped: {_first_line(error)}")
                 return

@@ -62,7 +62,7 @@ class ExportedSnapshot(msgspec.Struct, frozen=True):
     position: str  # no transaction that it sees ends after this place
 
 
-class TableRewritten(Exception):  # noqa: N818 - it says what happened
+class TableRewritten(Exception):
     """The table's storage changed since its chunks were planned: plan again."""
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
-from tailrace.errors import TailraceError
+from tailrace.errors import EngineLost, TailraceError
 from tailrace.log import segment
 from tailrace.log.reader import Slice
 from tailrace.log.segment import SegmentName
@@ -143,6 +145,10 @@ def attempt(work: Callable[[], T]) -> tuple[bool, T | TailraceError]:
         return True, work()
     except TailraceError as error:
         return False, error
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(frame.filename).name}:{frame.lineno}"
+        return False, EngineLost(f"a task failed: {type(error).__name__}: {error} ({place})")
 
 
 def unwrap(outcomes: Iterable[tuple[bool, Any]]) -> list[Any]:
@@ -152,5 +158,3 @@ def unwrap(outcomes: Iterable[tuple[bool, Any]]) -> list[Any]:
             raise value
         results.append(value)
     return results
-
-

@@ -8,6 +8,7 @@ Options: `path` (the state directory), `table`, `startingOffset`, `endingOffset`
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -25,8 +26,7 @@ from tailrace.log.segment import SegmentName
 from tailrace.log.storage import Storage
 from tailrace.model.changes import change_schema
 from tailrace.model.schema import TableSchema
-from tailrace.spark.layout import LOG
-
+from tailrace.spark.layout import HOLD, LOG
 
 SLICES = pa.schema([("part", pa.int32()), ("name", pa.string()), ("first", pa.int64()), ("last", pa.int64())])
 
@@ -79,7 +79,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else 1 << 62
         end = self._log.limit(start["offset"], most)
-        return {"offset": end if self._stop_at is None else min(end, max(self._stop_at, start["offset"]))}
+        stops = [stop for stop in (self._stop_at, _held_at(self.options)) if stop is not None]
+        return {"offset": max(min([end, *stops]), start["offset"])}
 
     def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802 - Spark's name
         return {"offset": self._log.end()}
@@ -135,6 +136,17 @@ def _reader(options: Any) -> LogReader:
     if "path" not in options:
         raise ConfigError('format("tailrace") needs the option `path`', hint="it is the pipeline's state directory")
     return LogReader(Storage(options["path"]).folder(LOG))
+
+
+def _held_at(options: dict[str, str]) -> int | None:
+    """Where a pipeline's stream must stop for the moment, if somebody holds it."""
+    if "table" in options:
+        return None
+    try:
+        note = msgspec.json.decode(Storage(options["path"]).read(HOLD))
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+    return int(note["offset"]) if note["until"] > time.time() else None
 
 
 def _parts(options: dict[str, str]) -> int:

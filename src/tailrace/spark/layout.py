@@ -5,3 +5,6 @@ LOG = "log"
 
 SPARK = "spark"
 """Spark's checkpoints: a hint only, made anew by every run, because the sinks know how far they are."""
+
+HOLD = "hold.json"
+"""A request to let no sink go past an offset for a while: see `pipeline.holding`."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from tailrace import config
-from tailrace.errors import EngineLost, StateError
+from tailrace.errors import EngineLost
 
+LOG_NAME = "spark.log"
+TASK_TRIES = 4  # a worker that is killed is no reason to stop: chunks and parts can be done again
 _DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -34,41 +36,44 @@ _DEFAULTS = {
 
 def open_session(pipeline: config.Pipeline) -> SparkSession:
     """The active session, or a new one as the pipeline file says. Workers run this very interpreter."""
-    require_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"tailrace {pipeline.name}")
     if pipeline.spark.master is not None:
         builder = builder.master(pipeline.spark.master)
     elif "SPARK_ENV_LOADED" not in os.environ:
-        builder = builder.master("local[*]")
+        builder = builder.master(f"local[{os.cpu_count() or 2},{TASK_TRIES}]")
     for key, value in (_DEFAULTS | _logging(pipeline) | pipeline.spark.settings()).items():
         builder = builder.config(key, value)
     try:
-        return builder.getOrCreate()
+        with _quiet_jvm(pipeline.state):
+            return builder.getOrCreate()
     except Exception as error:
         raise EngineLost(f"Spark did not start: {str(error).splitlines()[0]}") from error
 
 
-def require_java() -> None:
-    """Raise with the remedy when there is no Java that Spark can run on."""
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if java is None or not shutil.which(java):
-        raise StateError(
-            "Spark needs Java 17 or newer and none was found",
-            hint="install one (Debian, Ubuntu: apt-get install default-jre-headless; macOS: brew install openjdk) "
-            "or set JAVA_HOME",
-        )
-    subprocess.run([java, "-version"], check=False, capture_output=True)
+@contextmanager
+def _quiet_jvm(state: str) -> Iterator[None]:
+    """A JVM that is started in here writes its standard error beside Spark's log: the terminal is ours."""
+    if "://" in state:
+        yield
+        return
+    kept = os.dup(2)
+    with open(Path(state) / LOG_NAME, "ab") as target:
+        os.dup2(target.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
 
 
 def _logging(pipeline: config.Pipeline) -> dict[str, str]:
-    """Spark's own words go to a file in the state directory: the terminal is ours."""
+    """Spark's own words go to a file in the state directory."""
     if "://" in pipeline.state:
         return {}
     settings = resources.files("tailrace.spark") / "log4j2.properties"
-    target = Path(pipeline.state) / "spark.log"
+    target = Path(pipeline.state) / LOG_NAME
     return {
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={settings} -Dtailrace.log={target} -Xss8m",
     }

@@ -6,12 +6,14 @@ in one transaction. `synchronous=FULL`: what was committed survives a power cut,
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote as quote_path
 
 import msgspec
 import pyarrow as pa
@@ -65,10 +67,16 @@ class SqliteSink:
         return self.__dict__ | {"_connection": None}
 
     def check(self) -> None:
-        self._open()
+        """Changes nothing: a file that is not there yet is made by the first commit."""
+        self._check_folder()
+        if Path(self.path).exists():
+            with self._errors("opening it"), closing(self._connect("rw")) as connection:
+                connection.execute("PRAGMA schema_version").fetchone()
 
     def read_state(self) -> SinkState:
         with self._errors("reading its state"):
+            if not self._has_state():
+                return SinkState(None, {}, {})
             connection = self._open()
             row = connection.execute(
                 'SELECT log_id, "offset", position FROM _tailrace_watermarks WHERE pipeline = ?', [self.pipeline]
@@ -179,22 +187,41 @@ class SqliteSink:
             self._connection = None
 
     def _open(self) -> sqlite3.Connection:
+        """The connection of this process, the file and our tables in it made if they are missing."""
         if self._connection is None:
-            folder = Path(self.path).parent
-            if not folder.is_dir():
-                raise SinkRejected(
-                    f"sink {self.name}: the folder {folder} of the SQLite file does not exist", hint=f"mkdir -p {folder}"
-                )
+            self._check_folder()
             with self._errors("opening it"):
-                connection = sqlite3.connect(
-                    self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-                )
+                connection = self._connect("rwc")
                 connection.execute("PRAGMA journal_mode=WAL")
                 connection.execute("PRAGMA synchronous=FULL")
                 connection.execute("PRAGMA cache_size=-65536")
                 connection.executescript(_STATE)
             self._connection = connection
         return self._connection
+
+    def _connect(self, mode: str) -> sqlite3.Connection:
+        address = f"file:{quote_path(self.path)}?mode={mode}"
+        return sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+
+    def _check_folder(self) -> None:
+        folder = Path(self.path).parent
+        if not folder.is_dir():
+            raise SinkRejected(
+                f"sink {self.name}: the folder {folder} of the SQLite file does not exist", hint=f"mkdir -p {folder}"
+            )
+        if not os.access(folder, os.W_OK):
+            raise SinkRejected(f"sink {self.name}: the folder {folder} of the SQLite file cannot be written")
+
+    def _has_state(self) -> bool:
+        if self._connection is not None:
+            return True
+        if not Path(self.path).exists():
+            return False
+        with closing(self._connect("ro")) as connection:
+            found = connection.execute(
+                "SELECT count(*) FROM sqlite_master WHERE name LIKE '\\_tailrace\\_%' ESCAPE '\\'"
+            )
+            return int(found.fetchone()[0]) >= 3
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -261,8 +288,16 @@ class SqliteSink:
             connection.execute(statement)
         if absent:
             types = {column.name: column for column in schema.columns}
-            fields = pa.schema([(name, pa.infer_type([row[i] for row in absent])) for i, name in enumerate(types) if name in schema.key])
-            keys = pa.RecordBatch.from_pylist([dict(zip(schema.key, row, strict=True)) for row in absent], schema=fields)
+            fields = pa.schema(
+                [
+                    (name, pa.infer_type([row[i] for row in absent]))
+                    for i, name in enumerate(types)
+                    if name in schema.key
+                ]
+            )
+            keys = pa.RecordBatch.from_pylist(
+                [dict(zip(schema.key, row, strict=True)) for row in absent], schema=fields
+            )
             self._insert_rows(schema, fetch(schema, keys))
 
     def _insert_rows(self, schema: TableSchema, rows: pa.RecordBatch) -> None:
@@ -283,10 +318,14 @@ class SqliteSink:
         )
 
     def _is_loaded(self, mark: ChunkMark) -> bool:
-        row = self._open().execute(
-            "SELECT is_loaded FROM _tailrace_chunks WHERE pipeline = ? AND name = ? AND generation = ? AND number = ?",
-            [self.pipeline, mark.table, mark.generation, mark.number],
-        ).fetchone()
+        row = (
+            self._open()
+            .execute(
+                "SELECT is_loaded FROM _tailrace_chunks WHERE pipeline = ? AND name = ? AND generation = ? AND number = ?",
+                [self.pipeline, mark.table, mark.generation, mark.number],
+            )
+            .fetchone()
+        )
         return row is None or bool(row[0])  # a chunk of a plan that was given up counts as done
 
     def _write_watermark(self, mark: Watermark) -> None:

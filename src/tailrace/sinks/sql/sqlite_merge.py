@@ -92,7 +92,9 @@ def _move(target: str, origin: str, schema: TableSchema, partial: StagedPartial)
     source = f"{origin}.{partial.rows.name} s"
     olds = [(n, values[f"old {n}"]) for n in schema.key]
     at_old = " AND ".join(f"t.{quote(n)} = {v}" for n, v in olds)
-    insert = f"INSERT INTO {target} ({_list(names)}) SELECT {selected} FROM {source} JOIN {target} t ON {at_old} WHERE true"
+    insert = (
+        f"INSERT INTO {target} ({_list(names)}) SELECT {selected} FROM {source} JOIN {target} t ON {at_old} WHERE true"
+    )
     moved = " OR ".join(f"{v} IS NOT {values[n]}" for n, v in olds)
     columns = ", ".join(v for _, v in olds)
     left = _list(schema.key) if len(schema.key) == 1 else f"({_list(schema.key)})"

@@ -13,7 +13,7 @@ from tailrace.model.types import INTERVAL, TIMETZ, Kind, arrow_type
 from tailrace.sources.postgres.arrays import decode_array
 from tailrace.sources.postgres.cells import Cells
 from tailrace.sources.postgres.numerics import decimals, numeric_text
-from tailrace.sources.postgres.rendering import RENDERERS, rendered
+from tailrace.sources.postgres.rendering import rendered, renderer_of
 
 EPOCH_DAYS = 10_957  # 2000-01-01, PostgreSQL's day zero, counted from 1970-01-01
 EPOCH_US = EPOCH_DAYS * 86_400_000_000
@@ -143,7 +143,7 @@ def _decimal(cells: Cells) -> pa.Array:
 
 
 def _other(cells: Cells) -> pa.Array:
-    render = RENDERERS.get(cells.type_.name.partition("(")[0])
+    render = renderer_of(cells.type_)
     if render is None:
         raise ValueRefused(
             f"column {cells.where} ({cells.type_.name}): the binary form of this type can not be written as text",

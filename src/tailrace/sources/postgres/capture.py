@@ -117,15 +117,15 @@ class PostgresCapture:
         definitions = [carried[r] for r in counts if r in carried] + [d for d in described if d is not None]
         tables: dict[str, int] = {}
         for relation, count in counts.items():
-            definition = self._definitions.get(relation)
-            if definition is None:
+            names = {d.schema.table for d in definitions if d.relation == relation}  # two, if it was renamed
+            if not names:
                 raise DecodeError(f"changes of relation {relation} came before its description")
-            tables[definition.schema.table] = tables.get(definition.schema.table, 0) + count
+            tables |= {name: tables.get(name, 0) + count for name in names}
         return Frames(self._next, buffer, bounds, transactions, tuple(definitions), tables)
 
     def _describe(self, message: bytes, offset: int) -> Definition | None:
         """A new definition, or None when the server only repeats what we know."""
-        relation = pgoutput.parse_relation(message)
+        relation = pgoutput.parse_relation(message, offset)
         definition = Definition(relation.id, offset, self._resolve(relation))
         known = self._definitions.get(relation.id)
         if known is not None and known.schema == definition.schema:

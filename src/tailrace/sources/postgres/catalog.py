@@ -135,9 +135,7 @@ def described_schema(connection: psycopg.Connection[Any], relation: Relation) ->
     return TableSchema(relation.schema, relation.name, columns, key, identity)
 
 
-def _described_key(
-    connection: psycopg.Connection[Any], relation: Relation, identity: Identity
-) -> tuple[str, ...]:
+def _described_key(connection: psycopg.Connection[Any], relation: Relation, identity: Identity) -> tuple[str, ...]:
     names = [name for _, name, _, _ in relation.columns]
     flagged = {name for is_key, name, _, _ in relation.columns if is_key}
     if identity is Identity.NOTHING:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tailrace.errors import DecodeError, ValueRefused
-from tailrace.model.characters import Array, in_rows, spans
+from tailrace.model.characters import MAX_BYTES, Array, in_rows, spans
 from tailrace.model.types import ColumnType, arrow_type
 
 Bytes = npt.NDArray[np.uint8]
@@ -68,6 +68,8 @@ class Cells:
 
     def binary(self) -> pa.BinaryArray:
         """The values themselves."""
+        if int(self.length.sum()) > MAX_BYTES:
+            raise self.refused("more than 2 GiB of it in one batch; decode fewer rows at once")
         return spans(self.buffer, self.place, self.length)
 
     def text(self) -> pa.StringArray:

@@ -63,7 +63,9 @@ def source_errors(url: str, doing: str) -> Iterator[None]:
     try:
         yield
     except _TRANSIENT as error:
-        raise SourceUnavailable(f"PostgreSQL at {server_of(url)} went away while {doing}: {_sentence(error)}") from error
+        raise SourceUnavailable(
+            f"PostgreSQL at {server_of(url)} went away while {doing}: {_sentence(error)}"
+        ) from error
     except psycopg.Error as error:
         raise SourceRefused(f"PostgreSQL at {server_of(url)} refused {doing}: {_sentence(error)}") from error
 
@@ -72,6 +74,8 @@ def _sentence(error: psycopg.Error) -> str:
     """The server's last word, on one line."""
     text = error.diag.message_primary or str(error)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    words = next((line for line in lines if "FATAL" in line or "failed:" in line), lines[0] if lines else "no reason given")
+    words = next(
+        (line for line in lines if "FATAL" in line or "failed:" in line), lines[0] if lines else "no reason given"
+    )
     words = words.rsplit("FATAL:", 1)[-1].strip()
     return words.removeprefix("connection failed: ").rstrip(".")

@@ -1,6 +1,6 @@
 """Walking the columns of many tuples at once.
 
-Every message of a relation has the same shape, so the walk steps through *columns*: one array of cursors, one lane a row.
+Every message of a relation has the same shape, so the walk steps through *columns*: one array of cursors, a lane a row.
 Protocol page: "Logical Replication Message Formats", TupleData.
 """
 
@@ -20,8 +20,8 @@ Integers = npt.NDArray[np.int64]
 NULL, UNCHANGED, TEXT, BINARY = (ord(kind) for kind in "nutb")
 _VALID = np.zeros(256, np.bool_)
 _VALID[[NULL, UNCHANGED, TEXT, BINARY]] = True
-_HAS_VALUE = np.zeros(256, np.bool_)
-_HAS_VALUE[[TEXT, BINARY]] = True
+HAS_VALUE = np.zeros(256, np.bool_)
+HAS_VALUE[[TEXT, BINARY]] = True
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ def walk(buffer: Bytes, cursor: Integers, end: Integers, columns: int) -> tuple[
         kind = buffer[cursor]
         if not _VALID[kind].all():
             raise DecodeError("a value is of a kind that pgoutput does not have")
-        has_value = _HAS_VALUE[kind]
+        has_value = HAS_VALUE[kind]
         if has_value.all():
             length = big_endian(buffer, cursor + 1, 4)
             place = cursor + 5

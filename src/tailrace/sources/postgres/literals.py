@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace.model.calendar import days_from_civil
+from tailrace.model.calendar import civil_from_days, days_from_civil
 from tailrace.model.characters import Array, offsets_of
 from tailrace.model.types import TIMETZ, Kind, arrow_type
 from tailrace.sources.postgres.arrays import parse_array
-from tailrace.sources.postgres.binary import DAY_US, interval
+from tailrace.sources.postgres.binary import DAY_US, day_time, interval
 from tailrace.sources.postgres.cells import Cells, in_order
 
 _INT32, _INT64 = np.iinfo(np.int32), np.iinfo(np.int64)
@@ -113,8 +113,8 @@ def _timestamp(cells: Cells) -> pa.Array:
 
 
 _DATE = r"(\d{4,7})-(\d\d)-(\d\d)"
-_TIME = r"(\d\d):(\d\d):(\d\d)(?:\.(\d{1,6}))?"
-_ZONE = r"([+-])(\d\d)(?::(\d\d))?(?::(\d\d))?"
+_TIME = r"([01]\d|2[0-4]):([0-5]\d):([0-5]\d)(?:\.(\d{1,6}))?"
+_ZONE = r"([+-])([01]\d)(?::([0-5]\d))?(?::([0-5]\d))?"
 _DATE_ONLY = re.compile(rf"{_DATE}( BC)?", re.ASCII)
 _TIMESTAMP = re.compile(rf"{_DATE} {_TIME}(?:{_ZONE})?( BC)?", re.ASCII)
 _TIMETZ = re.compile(rf"{_TIME}{_ZONE}", re.ASCII)
@@ -130,7 +130,7 @@ def _match(pattern: re.Pattern[str], text: str, cells: Cells) -> tuple[str, ...]
 def _parse_date(text: str, cells: Cells) -> int:
     if text in _INFINITE:
         return int(_INT32.max if text == "infinity" else _INT32.min)
-    days = _days(*_match(_DATE_ONLY, text, cells))
+    days = _days(_match(_DATE_ONLY, text, cells), cells)
     if not _INT32.min < days < _INT32.max:
         raise cells.refused("a date is past what 32 bits of days since 1970 hold")
     return days
@@ -140,7 +140,7 @@ def _parse_timestamp(text: str, cells: Cells) -> int:
     if text in _INFINITE:
         return int(_INT64.max if text == "infinity" else _INT64.min)
     groups = _match(_TIMESTAMP, text, cells)
-    days = _days(groups[0], groups[1], groups[2], groups[11])
+    days = _days((*groups[:3], groups[11]), cells)
     microseconds = days * DAY_US + _microseconds(*groups[3:7]) - _offset(*groups[7:11]) * 1_000_000
     if not _INT64.min < microseconds < _INT64.max:
         raise cells.refused("a timestamp is past the year 294247, the end of 64 bits of microseconds since 1970")
@@ -150,8 +150,13 @@ def _parse_timestamp(text: str, cells: Cells) -> int:
 _INFINITE = ("infinity", "-infinity")
 
 
-def _days(year: str, month: str, day: str, era: str) -> int:
-    return int(days_from_civil(1 - int(year) if era else int(year), int(month), int(day)))
+def _days(groups: tuple[str, ...], cells: Cells) -> int:
+    year, month, day = (int(group) for group in groups[:3])
+    year = 1 - year if groups[3] else year
+    days = int(days_from_civil(year, month, day))
+    if civil_from_days(days) != (year, month, day):
+        raise cells.malformed("a date is not in the calendar")
+    return days
 
 
 def _microseconds(hours: str, minutes: str, seconds: str, fraction: str) -> int:
@@ -177,14 +182,14 @@ def _time(cells: Cells) -> pa.Array:
 
 def _timetz(cells: Cells) -> pa.Array:
     rows = [_match(_TIMETZ, text, cells) for text in cells.text().to_pylist()]
-    times = pa.array([_microseconds(*row[:4]) for row in rows], pa.int64())
+    times = pa.array(day_time(cells, np.array([_microseconds(*row[:4]) for row in rows], np.int64)))
     offsets = pa.array([_offset(*row[4:]) for row in rows], pa.int32())
     return pa.StructArray.from_arrays([times, offsets], fields=list(TIMETZ))
 
 
 _INTERVAL = re.compile(
     r"(?:([+-]?\d+) years? ?)?(?:([+-]?\d+) mons? ?)?(?:([+-]?\d+) days? ?)?"
-    r"(?:([+-]?)(\d+):(\d\d):(\d\d)(?:\.(\d{1,6}))?)?",
+    r"(?:([+-]?)(\d+):([0-5]\d):([0-5]\d)(?:\.(\d{1,6}))?)?",
     re.ASCII,
 )
 _INFINITE_INTERVALS = {
@@ -204,10 +209,9 @@ def _parse_interval(text: str, cells: Cells) -> tuple[int, int, int]:
         return _INFINITE_INTERVALS[text]
     years, months, days, sign, *time = _match(_INTERVAL, text, cells)
     microseconds = _microseconds(*time) if time[0] else 0
-    if not text or text.endswith(" "):
-        raise cells.malformed("a value is not the text of its type")
     whole = (int(years or 0) * 12 + int(months or 0), int(days or 0), -microseconds if sign == "-" else microseconds)
-    if not (abs(whole[0]) <= _INT32.max + 1 and abs(whole[1]) <= _INT32.max + 1 and abs(whole[2]) <= _INT64.max + 1):
+    fits = all(-limit <= part < limit for part, limit in zip(whole, (2**31, 2**31, 2**63), strict=True))
+    if not text or text.endswith(" ") or not fits:
         raise cells.malformed("a value is not the text of its type")
     return whole
 

@@ -20,84 +20,105 @@ _SIGNS = (0, _NEGATIVE, _NAN, _INFINITY, _MINUS_INFINITY)
 
 _DECIMAL_GROUPS = 11  # 38 digits, wherever the point lies
 _TEXT_GROUPS = 12  # wider numbers are written row by row
-_POWERS = np.array([10**n for n in range(19)], np.int64)
+_BELOW = _DECIMAL_GROUPS
+_POWERS = np.array([0] * _BELOW + [10_000**n for n in range(5)], np.int64)  # zero where a number has no group
 
 
 class Numbers:
     """The header fields and digit groups of a column of numerics; groups past a number's own are zero."""
 
-    __slots__ = ("cells", "groups", "negative", "ndigits", "scale", "special", "weight")
+    __slots__ = ("cells", "groups", "ndigits", "negative", "scale", "special", "weight")
 
     def __init__(self, cells: Cells, max_groups: int) -> None:
-        self.cells = cells
         if (cells.length < 8).any():
             raise cells.malformed("a numeric is shorter than its header")
-        header = cells.window("V8").view(">u2").reshape(-1, 4)
-        sign = header[:, 2].astype(np.uint16)
-        self.ndigits: Integers = header[:, 0].astype(np.int64)
-        self.weight: Integers = header[:, 1].astype(np.int16).astype(np.int64) * (self.ndigits > 0)
-        self.scale: Integers = header[:, 3].astype(np.int64)
+        self.cells = cells
+        count = min((int(cells.length.max(initial=8)) - 8) // 2, max_groups)
+        raw = cells.window(f"V{8 + 2 * count}").view(">i2").reshape(len(cells), 4 + count)
+        sign = raw[:, 2].astype(np.uint16)
+        self.ndigits: Integers = raw[:, 0].astype(np.uint16).astype(np.int64)
+        self.weight: Integers = raw[:, 1].astype(np.int64)
+        self.weight *= self.ndigits > 0
+        self.scale: Integers = raw[:, 3].astype(np.uint16).astype(np.int64)
         self.negative = sign == _NEGATIVE
         self.special = sign > _NEGATIVE
         if (cells.length != 8 + 2 * self.ndigits).any():
             raise cells.malformed("a numeric's length does not match its digits")
-        if self.special.any() and not np.isin(sign, _SIGNS).all():
+        if not (self.negative | (sign == 0)).all() and not np.isin(sign, _SIGNS).all():
             raise cells.malformed("a numeric has an unknown sign")
-        self.groups = self._read_groups(min(int(self.ndigits.max(initial=0)), max_groups))
+        self.groups = [self._group(raw[:, 4 + i], i) for i in range(count)]
 
-    def _read_groups(self, count: int) -> list[Integers]:
-        raw = self.cells.window(f"V{8 + 2 * count}").view(">u2").reshape(len(self.cells), 4 + count)
-        groups = []
-        for i in range(count):
-            group = raw[:, 4 + i].astype(np.int64)
-            group *= self.ndigits > i
-            if int(group.max(initial=0)) > 9999:
-                raise self.cells.malformed("a numeric has a digit group above 9999")
-            groups.append(group)
-        return groups
+    def _group(self, raw: Array, index: int) -> Integers:
+        group: Integers = raw.astype(np.int64)
+        group *= self.ndigits > index
+        if int(group.max(initial=0)) > 9999 or int(group.min(initial=0)) < 0:
+            raise self.cells.malformed("a numeric has a digit group above 9999")
+        return group
 
 
 def decimals(cells: Cells, precision: int, scale: int) -> pa.Decimal128Array:
     """numeric(precision, scale) exactly; what does not fit is refused."""
+    words = np.empty((len(cells), 2), np.int64)
+    for start in range(0, len(cells), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        part = Cells(cells.buffer, cells.place[block], cells.length[block], cells.type_, cells.where)
+        _decimals(part, precision, scale, words[block])
+    return pa.Array.from_buffers(pa.decimal128(precision, scale), len(cells), [None, pa.py_buffer(words)])
+
+
+_BLOCK = 16_384  # rows whose intermediate columns fit the processor's second cache together
+
+
+def _decimals(cells: Cells, precision: int, scale: int, words: Integers) -> None:
     numbers = Numbers(cells, _DECIMAL_GROUPS)
     if numbers.special.any():
         raise cells.refused("NaN and infinity have no place in a decimal with precision and scale")
     lowest = -(-scale // 4)  # groups behind the point
     drop = 4 * lowest - scale  # digits of the last group that are past the scale
     position = numbers.weight + lowest  # of the first group, counted from the last possible one
-    some = numbers.ndigits > 0
-    if (4 * numbers.weight[some] + scale >= precision).any() or (position - numbers.ndigits)[some].min(initial=0) < -1:
+    is_too_large = (4 * numbers.weight >= precision - scale) & (numbers.ndigits > 0)
+    if is_too_large.any() or (position - numbers.ndigits < -1).any():
         raise _too_precise(cells)
-    limbs = _small(numbers, position, drop, cells) if precision + drop <= 15 else _large(numbers, position, drop, cells)
-    return _signed(limbs, numbers.negative, precision, scale, cells)
+    if precision + drop <= 15:  # then 64 bits suffice, even for a first group that is too long
+        _small(numbers, position, drop, 10**precision, words)
+    else:
+        _large(numbers, position, drop, 10**precision, words)
 
 
-def _small(numbers: Numbers, position: Integers, drop: int, cells: Cells) -> tuple[Array, Array]:
-    """The absolute value scaled to an integer, where 64 bits suffice even for a first group that is too long."""
-    total = np.zeros(len(cells), np.int64)
+def _small(numbers: Numbers, position: Integers, drop: int, limit: int, words: Integers) -> None:
+    total = np.zeros(len(position), np.int64)
     for i, group in enumerate(numbers.groups):
-        group *= _POWERS.take(4 * (position - i), mode="clip")  # clipped only where the group is zero
+        group *= _POWERS.take(position + (_BELOW - i), mode="clip")
         total += group
     if drop:
-        total, rest = total // 10**drop, total
-        if (total * 10**drop != rest).any():
-            raise _too_precise(cells)
-    return total.view(np.uint64), np.zeros(len(cells), np.uint64)
+        total, longer = total // 10**drop, total
+        if (total * 10**drop != longer).any():
+            raise _too_precise(numbers.cells)
+    if int(total.max(initial=0)) >= limit:
+        raise _too_precise(numbers.cells)
+    total *= 1 - 2 * numbers.negative.view(np.int8)
+    words[:, 0] = total
+    words[:, 1] = total >> 63
 
 
-def _large(numbers: Numbers, position: Integers, drop: int, cells: Cells) -> tuple[Array, Array]:
+def _large(numbers: Numbers, position: Integers, drop: int, limit: int, words: Integers) -> None:
     """The same in 128 bits: Horner's rule, group by group, over four 32-bit limbs."""
-    count = int(position.max(initial=-1)) + 1
-    aligned = _aligned(numbers, count - 1 - position, count)
+    cells = numbers.cells
+    count = max(int(position.max(initial=0)) + 1, 1)
+    *aligned, last = _aligned(numbers, count - 1 - position, count)
     limbs = [np.zeros(len(cells), np.uint64) for _ in range(4)]
-    for group in aligned[:-1]:
+    for group in aligned:
         _multiply_add(limbs, 10_000, group, cells)
-    if aligned:
-        last = aligned[-1] // 10**drop
-        if (last * 10**drop != aligned[-1]).any():
-            raise _too_precise(cells)
-        _multiply_add(limbs, 10 ** (4 - drop), last, cells)
-    return limbs[0] | limbs[1] << np.uint64(32), limbs[2] | limbs[3] << np.uint64(32)
+    kept = last // np.uint64(10**drop)
+    if (kept * np.uint64(10**drop) != last).any():
+        raise _too_precise(cells)
+    _multiply_add(limbs, 10 ** (4 - drop), kept, cells)
+    low, high = limbs[0] | limbs[1] << np.uint64(32), limbs[2] | limbs[3] << np.uint64(32)
+    limit_high, limit_low = divmod(limit, 1 << 64)
+    if ((high > limit_high) | ((high == limit_high) & (low >= limit_low))).any():
+        raise _too_precise(cells)
+    words[:, 0] = np.where(numbers.negative, ~low + np.uint64(1), low).view(np.int64)
+    words[:, 1] = np.where(numbers.negative, ~high + (low == 0), high).view(np.int64)
 
 
 def _aligned(numbers: Numbers, first: Integers, count: int) -> list[Array]:
@@ -118,19 +139,6 @@ def _multiply_add(limbs: list[Array], factor: int, addend: Array, cells: Cells) 
         carry = limb >> np.uint64(32)
     if carry.any():
         raise _too_precise(cells)
-
-
-def _signed(
-    limbs: tuple[Array, Array], negative: Array, precision: int, scale: int, cells: Cells
-) -> pa.Decimal128Array:
-    low, high = limbs
-    limit_high, limit_low = divmod(10**precision, 1 << 64)
-    if ((high > limit_high) | ((high == limit_high) & (low >= limit_low))).any():
-        raise _too_precise(cells)
-    words = np.empty((len(cells), 2), np.uint64)
-    words[:, 0] = np.where(negative, ~low + np.uint64(1), low)
-    words[:, 1] = np.where(negative, ~high + (low == 0), high)
-    return pa.Array.from_buffers(pa.decimal128(precision, scale), len(cells), [None, pa.py_buffer(words)])
 
 
 def _too_precise(cells: Cells) -> Exception:

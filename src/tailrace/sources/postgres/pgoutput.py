@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from tailrace.errors import DecodeError
-from tailrace.model.changes import Changes, Op
+from tailrace.errors import DecodeError, SourceError, ValueRefused
+from tailrace.model.changes import Changes, Flags, Op
 from tailrace.model.frames import PADDING, TRANSACTIONS, Definition, Frames
 from tailrace.model.schema import TableSchema
-from tailrace.sources.postgres.lanes import UNCHANGED, Bytes, Cells, Integers, big_endian, blank, walk
+from tailrace.sources.postgres.lanes import HAS_VALUE, UNCHANGED, Bytes, Cells, Integers, big_endian, blank, walk
 from tailrace.sources.postgres.values import decode_values
 
 EPOCH_US = 946_684_800_000_000  # 2000-01-01, PostgreSQL's epoch, in microseconds since 1970
@@ -28,6 +28,10 @@ _KNOWN = np.zeros(256, np.bool_)
 _KNOWN[[_B, _C, _O, _R, _Y, _I, _U, _D, _T, _M, _K]] = True
 _SHORTEST = np.ones(256, np.int64)
 _SHORTEST[[_B, _C, _I, _U, _D, _T, _K]] = [21, 26, 8, 8, 8, 10, 17]
+_LONGEST = np.full(256, 1 << 62, np.int64)
+_LONGEST[[_B, _C, _K]] = _SHORTEST[[_B, _C, _K]]
+_MUST_BE_INSIDE = np.zeros(256, np.bool_)
+_MUST_BE_INSIDE[[_I, _U, _D, _T]] = True
 _OPS = {_I: Op.INSERT, _U: Op.UPDATE, _D: Op.DELETE, _T: Op.TRUNCATE}
 _OP_OF = np.full(256, -1, np.int8)
 for _kind, _op in _OPS.items():
@@ -67,10 +71,12 @@ def pack(messages: Sequence[bytes]) -> tuple[Bytes, Integers]:
 
 
 def kinds_of(buffer: Bytes, bounds: Integers, first: int) -> Bytes:
-    """Each message's kind, all of them known and none too short. `first` is the offset of the first message."""
+    """Each message's kind, all known, none too short or too long. `first` is the offset of the first message."""
     lengths = np.diff(bounds)
     kinds = buffer[bounds[:-1]]
-    bad = ~_KNOWN[kinds] | (lengths < _SHORTEST[kinds])
+    bad = ~_KNOWN[kinds] | (lengths < _SHORTEST[kinds]) | (lengths > _LONGEST[kinds])
+    truncates = np.flatnonzero(kinds == _T)
+    bad[truncates] |= lengths[truncates] != 6 + 4 * big_endian(buffer, bounds[truncates] + 1, 4)
     if bad.any():
         at = int(np.flatnonzero(bad)[0])
         kind = chr(kinds[at]) if lengths[at] else "nothing"
@@ -78,7 +84,7 @@ def kinds_of(buffer: Bytes, bounds: Integers, first: int) -> Bytes:
     return kinds
 
 
-def parse_relation(message: bytes) -> Relation:
+def parse_relation(message: bytes, offset: int) -> Relation:
     try:
         (relation,) = struct.unpack_from(">I", message, 1)
         schema, name, rest = message[5:].split(b"\0", 2)
@@ -89,28 +95,27 @@ def parse_relation(message: bytes) -> Relation:
             oid, modifier = struct.unpack_from(">Ii", tail)
             columns.append((bool(rest[0] & 1), label.decode(), oid, modifier))
             rest = tail[8:]
+        if rest or identity not in (b"d", b"i", b"f", b"n"):
+            raise ValueError
         return Relation(relation, schema.decode() or "pg_catalog", name.decode(), identity.decode(), tuple(columns))
     except (struct.error, ValueError, IndexError) as error:
-        raise DecodeError("a Relation message is cut short or malformed") from error
+        raise DecodeError(f"the Relation message at offset {offset} is cut short or malformed") from error
 
 
 def index_transactions(
     buffer: Bytes, bounds: Integers, kinds: Bytes, first: int, carried: OpenTransaction | None
 ) -> tuple[pa.RecordBatch, OpenTransaction | None]:
     """The transactions that touch these messages (TRANSACTIONS), and the one that is still open behind them."""
+    _check_nesting(kinds, first, carried is not None)
     starts = bounds[:-1]
     begins = np.flatnonzero(kinds == _B)
     ends = np.flatnonzero(kinds == _C)
     marks = np.flatnonzero(kinds == _K)
     head = [] if carried is None else [carried]
-    begin = np.concatenate([[t.begin for t in head], begins + first]).astype(np.int64)
-    xid = np.concatenate([[t.xid for t in head], big_endian(buffer, starts[begins] + 17, 4) & 0xFFFFFFFF])
-    time = np.concatenate([[t.time_us for t in head], big_endian(buffer, starts[begins] + 9, 8) + EPOCH_US])
-    commit = np.concatenate([[t.commit_position for t in head], big_endian(buffer, starts[begins] + 1, 8)])
-    if not len(begin) - 1 <= len(ends) <= len(begin) or (ends + first <= begin[: len(ends)]).any():
-        raise DecodeError(f"transactions do not begin and end in turn after offset {first}")
-    if (begin[1:] <= ends[: len(begin) - 1] + first).any():
-        raise DecodeError(f"a transaction begins inside another after offset {first}")
+    begin = _joined([t.begin for t in head], begins + first)
+    xid = _joined([t.xid for t in head], big_endian(buffer, starts[begins] + 17, 4) & 0xFFFFFFFF)
+    time = _joined([t.time_us for t in head], big_endian(buffer, starts[begins] + 9, 8) + EPOCH_US)
+    commit = _joined([t.commit_position for t in head], big_endian(buffer, starts[begins] + 1, 8))
     still_open = None
     end = np.zeros(len(begin), np.int64)
     end_position = np.zeros(len(begin), np.int64)
@@ -123,14 +128,29 @@ def index_transactions(
     columns = [
         np.concatenate([begin, marks + first]),
         np.concatenate([end, marks + first]),
-        np.concatenate([xid, np.zeros(len(marks))]),
+        np.concatenate([xid, np.zeros(len(marks), np.int64)]),
         np.concatenate([time, mark_time]),
         np.concatenate([commit, mark_position]),
         np.concatenate([end_position, mark_position]),
     ]
     order = np.argsort(columns[0], kind="stable")
-    arrays = [pa.array(column[order].astype(np.int64)) for column in columns]
+    arrays = [pa.array(column[order]) for column in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=TRANSACTIONS), still_open
+
+
+def _joined(head: list[int], rest: Integers) -> Integers:
+    return np.concatenate([np.array(head, np.int64), rest])
+
+
+def _check_nesting(kinds: Bytes, first: int, is_open: bool) -> None:
+    """Transactions begin and end in turn; changes are inside of one, keepalive marks outside."""
+    is_begin, is_end = kinds == _B, kinds == _C
+    depth = is_open + np.cumsum(is_begin, dtype=np.int64) - np.cumsum(is_end, dtype=np.int64)
+    inside = _MUST_BE_INSIDE[kinds]
+    bad = (depth < 0) | (depth > 1) | (inside & (depth != 1)) | ((kinds == _K) & (depth != 0))
+    if bad.any():
+        at = int(np.flatnonzero(bad)[0])
+        raise DecodeError(f"message {chr(kinds[at])!r} at offset {first + at} stands outside of its transaction")
 
 
 def count_changes(buffer: Bytes, bounds: Integers, kinds: Bytes) -> dict[int, int]:
@@ -146,9 +166,7 @@ def count_changes(buffer: Bytes, bounds: Integers, kinds: Bytes) -> dict[int, in
 
 def _truncated(buffer: Bytes, bounds: Integers, row: int) -> list[int]:
     message = buffer[bounds[row] : bounds[row + 1]].tobytes()
-    (count,) = struct.unpack_from(">i", message, 1)
-    if len(message) != 6 + 4 * count:
-        raise DecodeError("a Truncate message is cut short or malformed")
+    (count,) = struct.unpack_from(">i", message, 1)  # the length was checked against it in kinds_of
     return list(struct.unpack_from(f">{count}I", message, 6))
 
 
@@ -157,13 +175,13 @@ def decode(frames: Frames, first: int, last: int, tables: Collection[str] | None
     kinds = kinds_of(frames.buffer, frames.bounds, frames.first)
     low, high = first - frames.first, last - frames.first + 1
     rows_of = _rows_by_relation(frames, kinds, low, high)
-    for relation, rows in rows_of.items():
-        versions = [d for d in frames.definitions if d.relation == relation]
-        if not versions:
+    for relation, rows in sorted(rows_of.items(), key=lambda item: int(item[1][0])):
+        versions = sorted((d for d in frames.definitions if d.relation == relation), key=lambda d: d.since)
+        if not versions or int(rows[0]) + frames.first < versions[0].since:
             raise DecodeError(f"offset {int(rows[0]) + frames.first} is of a relation that was never described")
-        if tables is not None and versions[0].schema.table not in tables:
-            continue
         for schema, part in _by_version(versions, rows, frames.first):
+            if tables is not None and schema.table not in tables:
+                continue
             for begin in range(0, len(part), LANES):
                 yield _decode_rows(frames, kinds, part[begin : begin + LANES], schema)
 
@@ -184,10 +202,7 @@ def _rows_by_relation(frames: Frames, kinds: Bytes, low: int, high: int) -> dict
     return found
 
 
-def _by_version(
-    versions: list[Definition], rows: Integers, first: int
-) -> Iterator[tuple[TableSchema, Integers]]:
-    versions = sorted(versions, key=lambda d: d.since)
+def _by_version(versions: list[Definition], rows: Integers, first: int) -> Iterator[tuple[TableSchema, Integers]]:
     cuts = np.searchsorted(rows + first, [d.since for d in versions[1:]])
     for definition, part in zip(versions, np.split(rows, cuts), strict=True):
         if len(part):
@@ -195,14 +210,34 @@ def _by_version(
 
 
 def _decode_rows(frames: Frames, kinds: Bytes, rows: Integers, schema: TableSchema) -> Changes:
+    try:
+        return _decode_together(frames, kinds, rows, schema)
+    except (DecodeError, ValueRefused) as error:
+        raise _located(frames, kinds, rows, schema, error) from error
+
+
+def _located(frames: Frames, kinds: Bytes, rows: Integers, schema: TableSchema, error: SourceError) -> SourceError:
+    """The error of the first row that has one, with its offset: a search by halves."""
+    low, high = 0, len(rows)
+    while low < high:
+        end = (low + high + 1) // 2
+        try:
+            _decode_together(frames, kinds, rows[low:end], schema)
+            low = end
+        except (DecodeError, ValueRefused) as found:
+            error, high = found, end
+            if end - low == 1:
+                break
+    offset = int(rows[min(low, len(rows) - 1)]) + frames.first
+    return type(error)(f"{error}; {schema.table} at offset {offset}", hint=error.hint)
+
+
+def _decode_together(frames: Frames, kinds: Bytes, rows: Integers, schema: TableSchema) -> Changes:
     buffer, width = frames.buffer, len(schema.columns)
     starts, ends = frames.bounds[rows], frames.bounds[rows + 1]
     op = _OP_OF[kinds[rows]]
-    try:
-        new, old, old_rows = _tuples(buffer, starts, ends, op, width)
-    except DecodeError as error:
-        raise DecodeError(f"{error}; {schema.table} near offset {int(rows[0]) + frames.first}") from error
-    unchanged = _unchanged(new, width, op)
+    new, old, old_rows = _tuples(buffer, starts, ends, op, width)
+    unchanged = _unchanged(new, op)
     begin = frames.transactions.column("begin").to_numpy()
     transaction = np.searchsorted(begin, rows + frames.first, side="right") - 1
     return Changes(
@@ -229,6 +264,8 @@ def _tuples(
     has_new = is_change & (op != Op.DELETE)
     if (is_change & ~has_old & (marker != ord("N"))).any() or ((op == Op.DELETE) & ~has_old).any():
         raise DecodeError("a row has neither an old nor a new tuple")
+    if ((op == Op.INSERT) & has_old).any():
+        raise DecodeError("an insert has an old tuple")
     if has_new.all() and not has_old.any():
         cells, end = walk(buffer, starts + 6, ends, width)
         _complete(end, ends)
@@ -244,8 +281,7 @@ def _tuples(
     _complete(new_end, ends[new_rows])
     deletes = np.flatnonzero(op[old_rows] == Op.DELETE)
     _complete(old_end[deletes], ends[old_rows][deletes])
-    is_full = marker == ord("O")
-    merged = [_merge(n, o, new_rows, old_rows, deletes, is_full, len(starts)) for n, o in zip(new, old, strict=True)]
+    merged = [_merge(n, o, new_rows, old_rows, deletes, len(starts)) for n, o in zip(new, old, strict=True)]
     return merged, old, old_rows
 
 
@@ -254,26 +290,25 @@ def _complete(cursor: Integers, end: Integers) -> None:
         raise DecodeError("a message is longer than its contents")
 
 
-def _merge(
-    new: Cells, old: Cells, new_rows: Integers, old_rows: Integers, deletes: Integers, is_full: np.ndarray, count: int
-) -> Cells:
-    """One column of all rows. With the full old row at hand, an unchanged value is the old one."""
+def _merge(new: Cells, old: Cells, new_rows: Integers, old_rows: Integers, deletes: Integers, count: int) -> Cells:
+    """One column of all rows. An unchanged value is the old one, if sent: in a full old row, or as a TOASTed key."""
     cells = blank(count)
     for name in ("kind", "place", "length"):
         whole, from_new, from_old = getattr(cells, name), getattr(new, name), getattr(old, name)
         whole[new_rows] = from_new
         whole[old_rows[deletes]] = from_old[deletes]
-    take_old = np.flatnonzero((cells.kind[old_rows] == UNCHANGED) & is_full[old_rows])
+    take_old = np.flatnonzero((cells.kind[old_rows] == UNCHANGED) & HAS_VALUE[old.kind])
     for name in ("place", "length", "kind"):
         getattr(cells, name)[old_rows[take_old]] = getattr(old, name)[take_old]
     return cells
 
 
-def _unchanged(cells: list[Cells], width: int, op: np.ndarray) -> np.ndarray | None:
+def _unchanged(cells: list[Cells], op: np.ndarray) -> Flags | None:
     marks = [c.kind == UNCHANGED for c in cells]
     if not any(mark.any() for mark in marks):
         return None
-    return np.stack(marks, axis=1) & (op != Op.DELETE)[:, None]
+    flags: Flags = np.stack(marks, axis=1) & (op != Op.DELETE)[:, None]
+    return flags
 
 
 def _typed(buffer: Bytes, cells: list[Cells], schema: TableSchema, count: int) -> pa.RecordBatch:

@@ -272,4 +272,6 @@ def _platform(server: Server) -> Platform:
 def _connection_fix(error: SourceError) -> str:
     if isinstance(error, SourceUnavailable):
         return "see that the server runs and that host and port in source.url lead to it"
+    if "pg_hba.conf" in str(error):
+        return "add a line to the server's pg_hba.conf that admits this role to this database from here, and reload it"
     return "correct user, password, host or database in source.url"

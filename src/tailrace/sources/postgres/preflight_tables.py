@@ -82,9 +82,16 @@ def _unmatched(pattern: str, tables: Tables, others: Sequence[NotTable]) -> Find
         return _not_a_table(pattern, meant)
     if is_wildcard(pattern) and tables.captured:
         return warn("tables", f"no table matches {pattern}", "correct source.tables, or create the table")
-    close = difflib.get_close_matches(pattern, [table.table for table in tables.every], n=1)
-    guess = f"did you mean {close[0]}? " if close else ""
-    return fail("tables", f"no table matches {pattern}", f"{guess}correct source.tables, or create the table")
+    guess = likely_meant(pattern, [(table.schema, table.name) for table in tables.every])
+    question = f"did you mean {guess}? " if guess else ""
+    return fail("tables", f"no table matches {pattern}", f"{question}correct source.tables, or create the table")
+
+
+def likely_meant(pattern: str, tables: Iterable[tuple[str, str]]) -> str | None:
+    """The table whose own name is most like the pattern's: in another case, misspelt, or in another schema."""
+    names = {name.lower(): f"{schema}.{name}" for schema, name in tables}
+    wanted = pattern.rpartition(".")[2].strip('"').lower()
+    return next((names[name] for name in difflib.get_close_matches(wanted, names, n=1, cutoff=0.75)), None)
 
 
 def _not_a_table(pattern: str, meant: NotTable) -> Finding:

@@ -12,10 +12,16 @@ from typing import Any
 
 import pyarrow as pa
 
+from tailrace.model.types import ColumnType
 from tailrace.sources.postgres.cells import Cells
 from tailrace.sources.postgres.output import date_out, float_out, numeric_out, timestamp_out, timestamptz_out
 
 Renderer = Callable[[bytes], str]
+
+
+def renderer_of(type_: ColumnType) -> Renderer | None:
+    """What writes this type, whatever its modifier (`bit(8)`); None if its text depends on more than its bytes."""
+    return RENDERERS.get(type_.name.partition("(")[0])
 
 
 def rendered(cells: Cells, render: Renderer) -> pa.StringArray:

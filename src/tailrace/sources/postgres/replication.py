@@ -61,7 +61,9 @@ class ReplicationStream:
             elif length == 0:
                 break
             else:
-                raise SourceUnavailable(f"PostgreSQL at {server_of(self._url)} ended the replication stream{self._why()}")
+                raise SourceUnavailable(
+                    f"PostgreSQL at {server_of(self._url)} ended the replication stream{self._why()}"
+                )
         return size
 
     def wait(self, seconds: float, *wake: Any) -> bool:

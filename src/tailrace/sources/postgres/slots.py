@@ -54,7 +54,9 @@ def usable_slot(connection: psycopg.Connection[Any], name: str) -> Slot | None:
             hint="choose another name with source.slot in the pipeline file",
         )
     if slot.wal_status == "lost" or slot.confirmed is None:
-        raise PositionLost(f"replication slot {name} was invalidated by the server: it no longer has the changes we need")
+        raise PositionLost(
+            f"replication slot {name} was invalidated by the server: it no longer has the changes we need"
+        )
     return slot
 
 

@@ -6,6 +6,7 @@ Protocol page: "COPY", Binary Format.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,9 +14,9 @@ from typing import Any
 import numpy as np
 import psycopg
 import pyarrow as pa
-from psycopg import sql
+from psycopg import pq, sql
 
-from tailrace.errors import DecodeError, SourceUnavailable
+from tailrace.errors import DecodeError, SourceRefused, SourceUnavailable
 from tailrace.model.schema import Column, TableSchema
 from tailrace.sources.base import Chunk, ExportedSnapshot, TableRewritten, Visibility
 from tailrace.sources.postgres.connection import connect, server_of, source_errors
@@ -45,6 +46,21 @@ def export_snapshot(url: str) -> Iterator[ExportedSnapshot]:
             position = other.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
         assert position is not None
         yield ExportedSnapshot(row[0], Visibility(row[1]), position[0])
+
+
+@contextmanager
+def consistent_snapshot(url: str) -> Iterator[tuple[str, str]]:
+    """A snapshot that sees the transactions that end at or before a position, and no other. A temporary slot makes it."""
+    with connect(url, replication=True, application="tailrace verify") as connection:
+        command = (
+            f"CREATE_REPLICATION_SLOT \"tailrace_verify_{os.getpid()}\" TEMPORARY LOGICAL pgoutput (SNAPSHOT 'export')"
+        )
+        result = connection.pgconn.exec_(command.encode())
+        if result.status != pq.ExecStatus.TUPLES_OK:
+            reason = result.error_message.decode(errors="replace").strip()
+            raise SourceRefused(f"PostgreSQL at {server_of(url)} refused a consistent snapshot: {reason}")
+        values = [(result.get_value(0, column) or b"").decode() for column in range(3)]
+        yield values[2], values[1]
 
 
 def plan(url: str, table: TableSchema, chunk_bytes: int) -> list[Chunk]:
@@ -100,7 +116,9 @@ def read_chunk(url: str, table: TableSchema, chunk: Chunk, snapshot: str) -> Ite
                 raise error
 
 
-def read_all(url: str, table: TableSchema, *, snapshot: str | None = None, as_text: bool = False) -> Iterator[pa.RecordBatch]:
+def read_all(
+    url: str, table: TableSchema, *, snapshot: str | None = None, as_text: bool = False
+) -> Iterator[pa.RecordBatch]:
     """Every row of a table. `as_text` asks the server for text forms: an independent way to the same values."""
     query = _select(table, as_text=as_text) + f" FROM {_from(table)}"
     with connect(url) as connection, source_errors(url, f"reading {table.table}"):
@@ -201,9 +219,10 @@ def read_rows(url: str, table: TableSchema, keys: pa.RecordBatch) -> pa.RecordBa
     empty = table.arrow.empty_table().to_batches() or [
         pa.RecordBatch.from_arrays([pa.array([], f.type) for f in table.arrow], schema=table.arrow)
     ]
-    return pa.Table.from_batches(batches or empty, table.arrow).combine_chunks().to_batches()[0] if batches else empty[0]
+    return (
+        pa.Table.from_batches(batches or empty, table.arrow).combine_chunks().to_batches()[0] if batches else empty[0]
+    )
 
 
 def _literal(value: Any) -> str:
     return sql.Literal(str(value) if not isinstance(value, bytes) else value).as_string(None)
-

@@ -61,9 +61,7 @@ class PostgresSource:
             published = published_tables(connection, self.publication)
             found = [t for t in list_tables(connection) if (t.schema, t.name) in published]
             return [
-                table_schema(connection, t, self.publication)
-                for t in found
-                if self.patterns.matches(t.schema, t.name)
+                table_schema(connection, t, self.publication) for t in found if self.patterns.matches(t.schema, t.name)
             ]
 
     def current_position(self) -> str:
@@ -98,6 +96,10 @@ class PostgresSource:
 
     def export_snapshot(self) -> AbstractContextManager[ExportedSnapshot]:
         return snapshot.export_snapshot(self.url)
+
+    def consistent_snapshot(self) -> AbstractContextManager[tuple[str, str]]:
+        """A snapshot's id, and the position whose past it sees exactly."""
+        return snapshot.consistent_snapshot(self.url)
 
     def plan_snapshot(self, table: TableSchema, chunk_bytes: int) -> list[Chunk]:
         return snapshot.plan(self.url, table, chunk_bytes)

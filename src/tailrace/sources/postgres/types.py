@@ -12,9 +12,10 @@ COPY (FORMAT binary). So:
 - `has_binary_decoder(type)`: `decode_values` can make the exact text from the binary form. True for every built-in type
   whose text depends on its bytes alone (see `rendering.py`).
 - It is false for composites, user-defined ranges, money (depends on `lc_monetary`), regclass and its kin (depend on the
-  catalog) and what extensions bring (hstore, ltree, vector, geometry). If a published table has such a column, the
-  stream must be in text mode (`binary 'false'`), with `CAPTURE_SETTINGS`; a snapshot's COPY selects
-  `text_expression(column)` and passes the values as text. Their binary form is refused with `ValueRefused`.
+  catalog), what extensions bring (hstore, ltree, vector, geometry) and arrays with a delimiter of their own (PostGIS's,
+  which stay whole as OTHER). If a published table has such a column, the stream must be in text mode
+  (`binary 'false'`), with `CAPTURE_SETTINGS`; a snapshot's COPY selects `text_expression(column)` and passes the values
+  as text. Their binary form is refused with `ValueRefused`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import msgspec
 
 from tailrace.errors import DecodeError
 from tailrace.model.types import ColumnType, Kind
-from tailrace.sources.postgres.rendering import RENDERERS
+from tailrace.sources.postgres.rendering import renderer_of
 
 CAPTURE_SETTINGS: dict[str, str] = {
     "DateStyle": "ISO",
@@ -50,6 +51,7 @@ class TypeInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     element: int = 0  # of an array
     labels: tuple[str, ...] = ()  # of an enum
     is_text: bool = False  # a base type that reads and writes as text does, such as citext
+    delimiter: str = ","  # between elements in the text of an array
 
 
 TYPES_SQL = """
@@ -58,7 +60,7 @@ WITH RECURSIVE wanted (oid) AS (
     UNION
     SELECT reference.oid
     FROM wanted JOIN pg_catalog.pg_type t ON t.oid = wanted.oid,
-    LATERAL (VALUES (t.typbasetype), (CASE WHEN t.typoutput = 'array_out'::regproc THEN t.typelem END)) reference (oid)
+    LATERAL (VALUES (t.typbasetype), (t.typelem)) reference (oid)
     WHERE reference.oid <> 0
 )
 SELECT t.oid::bigint,
@@ -67,9 +69,10 @@ SELECT t.oid::bigint,
     t.typtype::text,
     t.typbasetype::bigint,
     t.typtypmod,
-    CASE WHEN t.typtype = 'b' AND t.typoutput = 'array_out'::regproc THEN t.typelem::bigint ELSE 0 END,
+    CASE WHEN t.typtype = 'b' AND t.typoutput = 'pg_catalog.array_out'::regproc THEN t.typelem::bigint ELSE 0 END,
     ARRAY(SELECT e.enumlabel::text FROM pg_catalog.pg_enum e WHERE e.enumtypid = t.oid ORDER BY e.enumsortorder),
-    t.typtype = 'b' AND o.prosrc = 'textout' AND coalesce(s.prosrc = 'textsend', true)
+    t.typtype = 'b' AND o.prosrc = 'textout' AND coalesce(s.prosrc = 'textsend', true),
+    t.typdelim::text
 FROM wanted
 JOIN pg_catalog.pg_type t ON t.oid = wanted.oid
 JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
@@ -82,9 +85,14 @@ LEFT JOIN pg_catalog.pg_proc s ON s.oid = t.typsend
 def load_types(rows: Iterable[Sequence[Any]]) -> dict[int, TypeInfo]:
     """The answer of `TYPES_SQL`, by OID."""
     return {
-        oid: TypeInfo(oid, name, typtype, base, base_typmod, element, tuple(labels), is_text)
-        for oid, name, typtype, base, base_typmod, element, labels, is_text in rows
+        oid: TypeInfo(oid, name, typtype, base, base_typmod, element, tuple(labels), is_text, delimiter)
+        for oid, name, typtype, base, base_typmod, element, labels, is_text, delimiter in rows
     }
+
+
+def is_built_in(oid: int) -> bool:
+    """`column_type` knows this type without a row of the catalog."""
+    return oid in _BUILT_IN or oid in _ELEMENTS
 
 
 def column_type(oid: int, typmod: int, types: Mapping[int, TypeInfo]) -> ColumnType:
@@ -99,7 +107,8 @@ def column_type(oid: int, typmod: int, types: Mapping[int, TypeInfo]) -> ColumnT
     if info.typtype == "d":
         return column_type(info.base, info.base_typmod, types)
     if info.element:
-        return _array(column_type(info.element, typmod, types))
+        array = _array(column_type(info.element, typmod, types))
+        return array if info.delimiter == "," else ColumnType(Kind.OTHER, array.name)
     if info.typtype == "e":
         return ColumnType(Kind.ENUM, info.name, labels=info.labels)
     return ColumnType(Kind.TEXT if info.is_text else Kind.OTHER, info.name)
@@ -113,17 +122,12 @@ def needs_text(type_: ColumnType) -> bool:
 def has_binary_decoder(type_: ColumnType) -> bool:
     """`decode_values` reads the binary form of this type."""
     inner = _innermost(type_)
-    return inner.kind is not Kind.OTHER or base_name(inner) in RENDERERS
+    return inner.kind is not Kind.OTHER or renderer_of(inner) is not None
 
 
 def text_expression(column: str) -> str:
     """SQL for the text form of a column (given quoted), as its output function prints it; NULL stays NULL."""
     return f"CASE WHEN {column} IS DISTINCT FROM NULL THEN pg_catalog.concat({column}) END"
-
-
-def base_name(type_: ColumnType) -> str:
-    """The type's name without its modifier: `bit` of `bit(8)`."""
-    return type_.name.partition("(")[0]
 
 
 def _innermost(type_: ColumnType) -> ColumnType:

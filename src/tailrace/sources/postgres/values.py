@@ -36,7 +36,8 @@ def decode_values(
         raise DecodeError(f"column {where} ({type_.name}): a tuple holds an unknown kind of value")
     parts, rows = [], []
     for chosen, decode in ((is_binary, decode_binary), (kind == _TEXT, decode_text)):
-        if chosen.any():
-            rows.append(np.nonzero(chosen)[0])
-            parts.append(decode(Cells(buffer, place[chosen], length[chosen], type_, where)))
+        at = np.flatnonzero(chosen)
+        if len(at):
+            rows.append(at)
+            parts.append(decode(Cells(buffer, place[at], length[at], type_, where)))
     return in_order(parts, rows, len(kind), type_)

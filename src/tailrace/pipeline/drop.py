@@ -1,0 +1,31 @@
+"""Removing what a pipeline left in its source and its sinks. The tables in the sinks stay as they are."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from tailrace import config, registry
+from tailrace.log.storage import Storage
+
+
+def drop(pipeline: config.Pipeline) -> list[str]:
+    """Remove slot, publication, the sinks' notes and the state directory; says what was removed."""
+    storage = Storage(pipeline.state)
+    lock = storage.lock("run.lock") if Path(pipeline.state).is_dir() else None
+    try:
+        source: Any = registry.source_class(pipeline.source.url)(pipeline)
+        dropped: list[str] = source.drop()
+        for name, settings in pipeline.sinks.items():
+            sink = registry.sink_class(settings.url)(pipeline, name)
+            sink.forget()
+            sink.close()
+            dropped.append(f"what sink {name} remembered of the pipeline (its tables stay)")
+    finally:
+        if lock is not None:
+            lock.close()
+    if Path(pipeline.state).is_dir():
+        shutil.rmtree(pipeline.state)
+        dropped.append(f"state directory {pipeline.state}")
+    return dropped

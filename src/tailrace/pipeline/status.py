@@ -1,0 +1,164 @@
+"""What can be seen of a pipeline from outside: its change log, what its sinks remember, and how far its source is.
+
+Guarantee: nothing is created or changed, and a run that is going is not disturbed. It works as well when the source is
+down, or the state directory gone: what can not be known is None.
+"""
+
+from __future__ import annotations
+
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tailrace import config, registry
+from tailrace.errors import SourceError
+from tailrace.log.reader import LogReader
+from tailrace.log.storage import Storage
+from tailrace.model.lifecycle import TableState, TableStatus
+from tailrace.model.watermark import Watermark
+from tailrace.sinks.base import ChunkMark, SinkState
+from tailrace.sinks.sql.sqlite import SqliteSink
+from tailrace.sinks.sql.sqlite_peek import SqlitePeek
+from tailrace.spark.layout import LOG
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - Windows has no advisory locks of this kind
+    fcntl = None  # type: ignore[assignment]
+
+RUN_LOCK = "run.lock"
+COUNT_SECONDS = 0.5  # a table
+
+
+class RunState(StrEnum):
+    RUNNING = "running"
+    STOPPED = "stopped"
+    UNKNOWN = "unknown"  # an object store has no locks to look at
+
+
+class TableLine(msgspec.Struct, frozen=True):
+    """One table in one sink.
+
+    `rows` were counted just now; None if that would take long. `copied` are those that the snapshot has loaded.
+    `offset` and `position` are the table's watermark. `lag_seconds` is the age of the oldest captured commit that the
+    table lacks, 0 when it has all; None without a run that captures, or a log that the watermark belongs to.
+    `behind_bytes` is the source's log between `position` and its present end, also where that holds nothing for us.
+    """
+
+    sink: str
+    table: str
+    state: TableState
+    rows: int | None
+    copied: int
+    chunks_loaded: int | None
+    chunks: int | None
+    offset: int
+    position: str
+    run: RunState
+    lag_seconds: float | None
+    behind_bytes: int | None
+    source_error: str | None
+
+
+def read(pipeline: config.Pipeline) -> list[TableLine]:
+    """A line a sink and table, in the order of the file and the alphabet."""
+    around = _Surroundings(pipeline)
+    return [line for name in pipeline.sinks for line in _sink_lines(pipeline, name, around)]
+
+
+class _Surroundings:
+    """What all lines share: the log, the run, the source."""
+
+    def __init__(self, pipeline: config.Pipeline) -> None:
+        self.log = LogReader(Storage(pipeline.state).folder(LOG))
+        identity = self.log.identity()
+        self.log_id = identity.id if identity else None
+        self.run = run_state(pipeline.state)
+        self.source: Any = registry.source_class(pipeline.source.url)(pipeline)
+        self.source_error: str | None = None
+        self.source_position: str | None = None
+        try:
+            self.source_position = self.source.current_position()
+        except SourceError as error:
+            self.source_error = str(error)
+
+    def behind_bytes(self, mark: Watermark) -> int | None:
+        if self.source_position is None or not mark.position:
+            return None
+        return int(self.source.distance(mark.position, self.source_position))
+
+    def lag_seconds(self, mark: Watermark) -> float | None:
+        if self.run is RunState.STOPPED or mark.log_id != self.log_id:
+            return None
+        oldest_us = _oldest_commit_after(self.log, mark.offset)
+        return max(time.time() - oldest_us / 1e6, 0.0) if oldest_us else 0.0
+
+
+def run_state(state: str) -> RunState:
+    """Whether a run holds the lock. Asks for a shared one for an instant, and never makes the file."""
+    storage = Storage(state)
+    if not storage.is_local or fcntl is None:
+        return RunState.UNKNOWN
+    try:
+        with open(Path(storage.path) / RUN_LOCK) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return RunState.STOPPED
+    except BlockingIOError:
+        return RunState.RUNNING
+    except OSError:
+        return RunState.UNKNOWN
+    return RunState.STOPPED
+
+
+def _sink_lines(pipeline: config.Pipeline, name: str, around: _Surroundings) -> list[TableLine]:
+    sink = registry.sink_class(pipeline.sinks[name].url)(pipeline, name)
+    view = SqlitePeek(sink) if isinstance(sink, SqliteSink) else sink
+    try:
+        state: SinkState | None = view.read_state()
+        if state is None:
+            return []
+        return [_line(name, view, status, state, around) for _, status in sorted(state.tables.items())]
+    finally:
+        view.close()
+
+
+def _line(sink: str, view: Any, status: TableStatus, state: SinkState, around: _Surroundings) -> TableLine:
+    is_live = status.state is TableState.LIVE
+    mark = state.watermark if is_live and state.watermark is not None else status.watermark
+    chunks = [chunk for chunk in state.chunks.get(status.table, []) if chunk.generation == status.generation]
+    is_copying = status.state is TableState.SNAPSHOT
+    return TableLine(
+        sink=sink,
+        table=status.table,
+        state=status.state,
+        rows=view.count(status.schema, COUNT_SECONDS) if isinstance(view, SqlitePeek) else None,
+        copied=_copied(status, chunks),
+        chunks_loaded=sum(chunk.is_loaded for chunk in chunks) if is_copying else None,
+        chunks=len(chunks) if is_copying else None,
+        offset=mark.offset,
+        position=mark.position,
+        run=around.run,
+        lag_seconds=None if is_copying else around.lag_seconds(mark),
+        behind_bytes=around.behind_bytes(mark),
+        source_error=around.source_error,
+    )
+
+
+def _copied(status: TableStatus, chunks: list[ChunkMark]) -> int:
+    return sum(chunk.rows for chunk in chunks if chunk.is_loaded) or status.rows
+
+
+def _oldest_commit_after(log: LogReader, offset: int) -> int | None:
+    """When the first transaction that ends after `offset` was committed, in microseconds; None if there is none."""
+    for name in log.names():
+        if name.committed <= offset or name.committed < name.first:
+            continue
+        try:
+            return log.header(name).first_time_us
+        except FileNotFoundError:  # every sink has it by now, and retention took it away
+            continue
+    return None

@@ -1,0 +1,207 @@
+"""The parts of a preflight that need no server."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import sys
+
+import pytest
+
+from tailrace import config
+from tailrace.errors import ConfigError, MissingExtra, SinkError, SourceRefused, SourceUnavailable, StateError
+from tailrace.pipeline import preflight
+from tailrace.sources.base import Finding, Level
+from tailrace.sources.findings import fail, failure, number_of, ok, some_of, warn
+from tailrace.sources.postgres.facts import SlotState
+from tailrace.sources.postgres.preflight import slot_findings, version_finding
+from tailrace.sources.postgres.preflight_tables import is_wildcard, likely_meant
+
+
+def test_findings_that_do_not_fail_raise_nothing():
+    preflight.raise_if_failing([ok("a", "b"), warn("c", "d", "e")])
+
+
+def test_the_first_failing_finding_is_raised_as_its_error_with_its_fix_as_hint():
+    findings = [warn("a", "b"), fail("c", "full", "empty it", SourceUnavailable), fail("d", "second", "")]
+    with pytest.raises(SourceUnavailable, match=r"^full$") as caught:
+        preflight.raise_if_failing(findings)
+    assert caught.value.hint == "empty it"
+    assert caught.value.retry
+
+
+def test_a_failing_finding_of_somebody_else_s_source_is_a_refusal():
+    with pytest.raises(SourceRefused, match="no"):
+        preflight.raise_if_failing([Finding("a", Level.FAIL, "no")])
+
+
+def test_an_error_s_own_hint_is_preferred_to_a_general_fix():
+    assert failure("a", SourceRefused("no", hint="mine"), "general").fix == "mine"
+    assert failure("a", SourceRefused("no"), "general").fix == "general"
+
+
+def test_a_failure_pickles():
+    made = fail("a", "b", "c", StateError)
+    assert pickle.loads(pickle.dumps(made)) == made
+
+
+def test_few_names_are_listed_and_many_are_counted():
+    assert some_of(["b", "a"]) == "a, b"
+    assert some_of([f"t{n}" for n in range(5)]) == "t0, t1, t2 and 2 more"
+    assert number_of(1, "table") == "1 table"
+    assert number_of(1200, "table") == "1,200 tables"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"), [("public.*", True), ("public.a?", True), ("public.a", False), ('public."a*"', False)]
+)
+def test_stars_in_quotes_are_no_wildcards(pattern, expected):
+    assert is_wildcard(pattern) is expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("public.oders", "public.orders"),
+        ('public."Orders"', "public.orders"),
+        ("shop.orders", "public.orders"),
+        ("public.invoices", None),
+    ],
+)
+def test_a_guess_is_made_from_the_table_s_own_name(pattern, expected):
+    assert likely_meant(pattern, [("public", "orders"), ("public", "u")]) == expected
+
+
+@pytest.mark.parametrize(("number", "level"), [(130021, Level.FAIL), (140000, Level.OK), (180001, Level.OK)])
+def test_a_server_older_than_14_is_refused(number, level):
+    assert version_finding(number).level is level
+
+
+def test_a_version_is_shown_as_people_write_it():
+    assert version_finding(180001).message == "PostgreSQL 18.1"
+    assert version_finding(130021).message == "PostgreSQL 13.21 is too old: 14 or newer is needed"
+
+
+class Here:
+    """The server as far as a slot is concerned."""
+
+    database = "shop"
+
+
+def slot(**changes):
+    facts = {"kind": "logical", "plugin": "pgoutput", "database": "shop", "active_pid": None, "has_position": True}
+    facts |= {"wal_status": "reserved", "invalidation": None, "is_two_phase": False}
+    return SlotState(**facts | {"safe_size": None, "retained_size": "16 MB"} | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "said"),
+    [
+        ({}, Level.OK, "the server holds 16 MB"),
+        ({"plugin": "test_decoding"}, Level.FAIL, "belongs to the plugin test_decoding, not pgoutput"),
+        ({"wal_status": "unreserved", "active_pid": 7}, Level.WARN, "about to invalidate"),
+        ({"wal_status": "lost"}, Level.FAIL, "was invalidated by the server: "),
+        ({"invalidation": "idle_timeout"}, Level.FAIL, "was invalidated by the server (idle_timeout): "),
+    ],
+)
+def test_a_slot_s_state_is_said(changes, level, said):
+    found = list(slot_findings("mine", slot(**changes), Here(), may_create=True))
+    assert {finding.level for finding in found} == {level}
+    assert said in found[0].message
+
+
+def state(folder, max_bytes=1):
+    return list(preflight.state_findings(str(folder), max_bytes))
+
+
+def test_a_state_directory_that_can_be_made_is_not_made(tmp_path):
+    assert [f.message for f in state(tmp_path / "a" / "b")] == [f"{tmp_path}/a/b will be created"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_state_directory_that_is_there_stays_as_it_is(tmp_path):
+    assert [f.message for f in state(tmp_path)] == [f"{tmp_path} is writable"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_in_place_of_the_state_directory_is_refused(tmp_path):
+    (tmp_path / "state").touch()
+    (finding,) = state(tmp_path / "state" / "deep")
+    assert finding.message.endswith(f"{tmp_path}/state is not a folder")
+    with pytest.raises(StateError):
+        preflight.raise_if_failing([finding])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc takes no files, not even from root")
+def test_a_state_directory_that_cannot_be_written_is_refused():
+    (finding,) = state("/proc/tailrace")
+    assert finding.level is Level.FAIL
+    assert "make /proc writable" in finding.fix
+
+
+def test_a_disk_smaller_than_the_log_may_grow_is_a_warning(tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=1 << 30))
+    assert state(tmp_path, 2 << 30)[1].message == (
+        "1.0 GiB are free on the disk, and the change log may grow to 2.0 GiB"
+    )
+
+
+def test_what_the_log_has_taken_already_is_room_for_the_log(tmp_path, monkeypatch):
+    (tmp_path / "segment").write_bytes(b"12345")
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=5))
+    assert len(state(tmp_path, 10)) == 1
+    assert len(state(tmp_path, 11)) == 2
+
+
+def test_a_state_directory_on_an_unknown_store_is_refused():
+    (finding,) = state("nowhere://bucket/state")
+    assert finding.level is Level.FAIL
+    assert "cannot reach the state directory nowhere://bucket/state" in finding.message
+
+
+def pipeline(tmp_path, sink, source="postgresql://h/d"):
+    sinks = {"replica": config.Sink(url=sink)}
+    return config.Pipeline(
+        name="shop", source=config.Source(url=source, tables=("public.*",)), sinks=sinks, state=str(tmp_path / "state")
+    )
+
+
+def test_a_sqlite_sink_in_a_missing_folder_is_refused_with_its_fix(tmp_path):
+    finding = preflight.sink_finding(pipeline(tmp_path, f"sqlite:///{tmp_path}/none/r.db"), "replica")
+    assert finding.subject == "sink replica"
+    assert finding.fix == f"mkdir -p {tmp_path}/none"
+    with pytest.raises(SinkError):
+        preflight.raise_if_failing([finding])
+
+
+def test_a_sink_that_can_be_opened_is_ok(tmp_path):
+    finding = preflight.sink_finding(pipeline(tmp_path, f"sqlite:///{tmp_path}/r.db"), "replica")
+    assert finding.level is Level.OK
+
+
+def test_an_unknown_sink_or_source_is_a_finding_and_no_exception(tmp_path):
+    odd = pipeline(tmp_path, "oracle://u:secret@h/d", source="oracle://u:secret@h/d")
+    found = [preflight.sink_finding(odd, "replica"), *preflight.source_findings(odd)]
+    assert [f.level for f in found] == [Level.FAIL, Level.FAIL]
+    assert "secret" not in str(found)
+    with pytest.raises(ConfigError):
+        preflight.raise_if_failing(found)
+
+
+def test_a_pyspark_that_cannot_be_imported_names_the_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    finding = preflight.pyspark_finding()
+    assert finding.fix == "pip install 'pyspark>=4.3,<4.4'"
+    with pytest.raises(MissingExtra):
+        preflight.raise_if_failing([finding])
+
+
+def test_an_old_pyspark_is_refused(monkeypatch):
+    monkeypatch.setattr("pyspark.__version__", "3.5.1")
+    assert preflight.pyspark_finding().message == "pyspark 3.5.1 is too old: 4.3 or newer is needed"
+
+
+def test_the_pyspark_of_this_environment_is_new_enough():
+    assert preflight.pyspark_finding().level is Level.OK
