@@ -4,68 +4,225 @@ Each returns its own seconds, without what its peer does not pay either: startin
 """
 
 import contextlib
+import io
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Never
+from typing import Any
 
-from benchmarks.backlog import Backlog
+import msgspec
+import psycopg
+
+from benchmarks.backlog import PUBLICATION, Backlog
+from tailrace import config, registry
+from tailrace.log.reader import LogReader
+from tailrace.log.storage import Storage
+from tailrace.model.frames import Frames
+from tailrace.model.lifecycle import TableState, TableStatus
+from tailrace.model.watermark import Watermark
+from tailrace.pipeline.capture import Progress
+from tailrace.pipeline.progress import Reporter
+from tailrace.pipeline.runner import Runner
+from tailrace.pipeline.supervisor import CaptureSupervisor
+from tailrace.sinks.base import Batch
+from tailrace.sources.postgres import pgoutput
+from tailrace.sources.postgres.catalog import described_schema
+from tailrace.spark.datasource import register
+from tailrace.spark.layout import LOG
+from tailrace.spark.session import open_session
 
 
 def prepare_streams(url: str) -> None:
-    """Called on the empty table, before the backlog is made: a place to bring a pipeline to life first."""
+    """The backlog's table is there and empty: nothing needs to be brought to life before it is filled."""
 
 
 def capture(backlog: Backlog, slot: str, log: Path) -> float:
     """Capture the whole backlog into a change log in `log`."""
-    raise NotImplementedError
+    pipeline = _pipeline(backlog.server.url, "null://", log, slot=slot)
+    with _capturing(pipeline) as progress:
+        began = time.perf_counter()
+        _wait(lambda: (p := progress()) is not None and _lsn(p.received) >= _lsn(backlog.end_lsn))
+        return time.perf_counter() - began
 
 
 def decode(messages: Sequence[bytes]) -> float:
     """Decode messages, packed beforehand as the change log holds them, into typed Arrow columns."""
-    raise NotImplementedError
+    frames = _frames(messages)
+    list(pgoutput.decode(frames, 1, min(frames.last, 50_000)))
+    began = time.perf_counter()
+    rows = sum(len(changes) for changes in pgoutput.decode(frames, 1, frames.last))
+    seconds = time.perf_counter() - began
+    assert rows
+    return seconds
 
 
 def stream_to_null(backlog: Backlog, slot: str, state: Path) -> float:
     """Capture, decode and net the whole backlog, and write nothing."""
-    raise NotImplementedError
+    return _stream(backlog, slot, state, "null://")
 
 
 def stream_to_sqlite(backlog: Backlog, slot: str, state: Path, replica: Path) -> float:
     """The whole backlog into table `measured` of the SQLite file `replica`."""
-    raise NotImplementedError
+    return _stream(backlog, slot, state, f"sqlite:///{replica}")
 
 
 def stream_to_postgres(backlog: Backlog, slot: str, state: Path, target_url: str) -> float:
     """The whole backlog into table `measured` of another PostgreSQL server."""
-    raise NotImplementedError
+    return _stream(backlog, slot, state, target_url)
 
 
 def snapshot_to_null(url: str, table: str, connections: int) -> float:
     """Read a table as a snapshot does, to Arrow, by `connections` tasks, and write nothing."""
-    raise NotImplementedError
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        return _snapshot(url, table, connections, Path(folder), "null://")
 
 
 def snapshot_to_sqlite(url: str, table: str, connections: int, state: Path, replica: Path) -> float:
     """The snapshot of a table into the SQLite file `replica`."""
-    raise NotImplementedError
+    return _snapshot(url, table, connections, state, f"sqlite:///{replica}")
 
 
 def snapshot_to_postgres(url: str, table: str, connections: int, state: Path, target_url: str) -> float:
     """The snapshot of a table into another PostgreSQL server."""
-    raise NotImplementedError
+    return _snapshot(url, table, connections, state, target_url)
 
 
 @contextlib.contextmanager
 def live_pipeline(url: str, table: str, state: Path, replica: Path) -> Iterator[None]:
     """A pipeline that is live, from one table into the SQLite file `replica`, for as long as the block runs."""
-    yield not_yet(url, table, state, replica)
+    from tailrace.testing.pipelines import RunningPipeline, write_pipeline
+
+    file = write_pipeline(state, url, {"sink": f"sqlite:///{replica}"}, tables=[f"public.{table}"])
+    pipeline = RunningPipeline(file)
+    try:
+        pipeline.wait_until_live()
+        yield
+    finally:
+        pipeline.stop()
 
 
 @contextlib.contextmanager
 def capture_process(url: str, publication: str, slot: str, log: Path) -> Iterator[tuple[int, Callable[[], None]]]:
     """A running capture: its process id, and a function that returns when it has all that was committed before."""
-    yield not_yet(url, publication, slot, log)
+    pipeline = _pipeline(url, "null://", log, slot=slot, publication=publication)
+    source: Any = registry.source_class(url)(pipeline)
+    supervisor = CaptureSupervisor(pipeline, source.prepare(), lambda *_, **__: None)
+    supervisor.start()
+    _wait(lambda: supervisor.progress is not None)
+
+    def wait_until_current() -> None:
+        target = _lsn(source.current_position())
+        _wait(lambda: supervisor.progress is not None and _lsn(supervisor.progress.received) >= target)
+
+    try:
+        assert supervisor.pid is not None
+        yield supervisor.pid, wait_until_current
+    finally:
+        supervisor.stop()
 
 
-def not_yet(*_: object) -> Never:
-    raise NotImplementedError
+def _pipeline(url: str, sink: str, state: Path, *, slot: str, publication: str = PUBLICATION) -> config.Pipeline:
+    source = config.Source(url, ("public.measured",), slot=slot, publication=publication)
+    return config.Pipeline("bench", source, {"sink": config.Sink(sink)}, state=str(state))
+
+
+@contextlib.contextmanager
+def _capturing(pipeline: config.Pipeline) -> Iterator[Callable[[], Progress | None]]:
+    source: Any = registry.source_class(pipeline.source.url)(pipeline)
+    supervisor = CaptureSupervisor(pipeline, source.prepare(), lambda *_, **__: None)
+    supervisor.start()
+    try:
+        _wait(lambda: LogReader(Storage(pipeline.state).folder(LOG)).identity() is not None)
+        yield lambda: supervisor.progress
+    finally:
+        supervisor.stop()
+
+
+def _stream(backlog: Backlog, slot: str, state: Path, sink_url: str) -> float:
+    """The sink believes that the (empty) table is live since the slot's beginning: everything comes by the stream."""
+    pipeline = _pipeline(backlog.server.url, sink_url, state, slot=slot)
+    source: Any = registry.source_class(pipeline.source.url)(pipeline)
+    _warm_spark(pipeline)
+    start = source.prepare()
+    mark = Watermark("before", 0, start)
+    sink: Any = registry.sink_class(sink_url)(pipeline, "sink")
+    for schema in source.tables():
+        sink.begin_snapshot(TableStatus(schema.table, TableState.LIVE, mark, schema), [], clear=True)
+    sink.commit(Batch(watermark=mark), lambda *_: None)
+    sink.close()
+    began = time.perf_counter()
+    Runner(pipeline, Reporter(stream=io.StringIO())).run(until_current=True)
+    return time.perf_counter() - began
+
+
+def _snapshot(url: str, table: str, connections: int, state: Path, sink_url: str) -> float:
+    """From the exported snapshot to the last chunk loaded: what the peers do, and the marks."""
+    from tailrace.pipeline.applying import SinkPipeline
+    from tailrace.pipeline.tables import TableKeeper
+
+    source_settings = config.Source(url, (f"public.{table}",), slot="snapshot_bench", publication="snapshot_bench")
+    pipeline = config.Pipeline("bench", source_settings, {"sink": config.Sink(sink_url)}, state=str(state))
+    spark = _warm_spark(pipeline, connections)
+    source: Any = registry.source_class(url)(pipeline)
+    sink: Any = registry.sink_class(sink_url)(pipeline, "sink")
+    try:
+        start = source.prepare()
+        follower = SinkPipeline(spark, pipeline, "sink", source, sink, "bench")
+        follower.watermark = Watermark("bench", 0, start)
+        keeper = TableKeeper(follower, lambda *_, **__: None)
+        began = time.perf_counter()
+        keeper.copy_tables()
+        return time.perf_counter() - began
+    finally:
+        sink.close()
+        source.drop()
+
+
+def _warm_spark(pipeline: config.Pipeline, tasks: int = 2) -> Any:
+    """A session whose Python workers are up, as Debezium's JVM is."""
+    Path(pipeline.state).mkdir(parents=True, exist_ok=True)
+    spark = open_session(pipeline)
+    register(spark)
+
+    def touch(_: int) -> int:
+        import tailrace.pipeline.applying
+        import tailrace.sinks.sql.sqlite
+        import tailrace.sources.postgres.source  # noqa: F401
+
+        time.sleep(0.5)
+        return 0
+
+    spark.sparkContext.parallelize(range(tasks), tasks).map(touch).collect()
+    return spark
+
+
+def _frames(messages: Sequence[bytes]) -> Frames:
+    """What capture would have written for these messages."""
+    from benchmarks.backlog import COLUMNS, TABLE
+    from tailrace.model.frames import Definition
+    from tailrace.testing.postgres import PostgresServer
+
+    buffer, bounds = pgoutput.pack(messages)
+    kinds = pgoutput.kinds_of(buffer, bounds, 1)
+    transactions, _ = pgoutput.index_transactions(buffer, bounds, kinds, 1, None)
+    relation = pgoutput.parse_relation(next(bytes(m) for m in messages if m[:1] == b"R"), 1)
+    with PostgresServer.start() as server, psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute(f"CREATE TABLE {TABLE} ({COLUMNS})")
+        schema = described_schema(connection, relation)
+    schema = msgspec.structs.replace(schema, key=("id",))
+    return Frames(1, buffer, bounds, transactions, (Definition(relation.id, 0, schema),), {schema.table: 1})
+
+
+def _lsn(text: str) -> int:
+    high, low = text.split("/")
+    return (int(high, 16) << 32) | int(low, 16)
+
+
+def _wait(condition: Callable[[], object], seconds: float = 600.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError("waited in vain")
+        time.sleep(0.005)

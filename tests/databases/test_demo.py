@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -80,7 +81,10 @@ def test_a_demo_that_is_killed_itself_leaves_no_process(tmp_path):
     folder = folder_in(log.read_text())
     demo.kill()
     demo.wait()
-    wait_until(lambda: processes_about(folder) == [], seconds=60, what="the processes to notice", every=0.2)
+    try:
+        wait_until(lambda: processes_about(folder) == [], seconds=60, what="the processes to notice", every=0.2)
+    finally:
+        shutil.rmtree(folder)  # nobody was left to do it
 
 
 def test_a_demo_without_java_says_so_in_a_sentence(tmp_path):

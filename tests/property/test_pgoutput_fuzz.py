@@ -131,13 +131,13 @@ def outcome(messages: list[bytes], noise: int) -> object:
         return type(error), str(error)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(changes, min_size=1, max_size=6))
 def test_valid_messages_decode(valid):
     read_all([begin(), *valid, commit()], 0)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(st.lists(changes, max_size=3), st.one_of(changes, others), edits)
 @example([], b"", [])
 @example([], b"I\0\0\0\1N" + row([]), [])

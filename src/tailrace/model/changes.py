@@ -1,7 +1,7 @@
 """Changes of one table, a column at a time.
 
-`Changes` is the inner form (numpy and Arrow side by side); `to_arrow` gives the flat change columns that Spark and users
-see: the table's own columns, then `_op _offset _commit_position _commit_time _xid _unchanged _before`.
+`Changes` is the inner form (numpy and Arrow side by side); `to_arrow` gives the flat change columns that Spark and
+users see: the table's own columns, then `_op _offset _commit_position _commit_time _xid _unchanged _before`.
 """
 
 from __future__ import annotations

@@ -30,9 +30,9 @@ MOVES: dict[TableState, frozenset[TableState]] = {
 class TableStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a sink remembers of a table, stored in the sink beside the data.
 
-    `watermark` is the table's own place: its changes up to there are in the sink, or were in its snapshot's past. While the
-    table is LIVE the sink's watermark speaks for it. `visibility` is what the earliest of its snapshots saw, and
-    `snapshot_end` the position after which no transaction is visible to any of them.
+    `watermark` is the table's own place: its changes up to there are in the sink, or were in its snapshot's past.
+    While the table is LIVE the sink's watermark speaks for it. `visibility` is what the earliest of its snapshots saw,
+    and `snapshot_end` the position after which no transaction is visible to any of them.
     """
 
     table: str

@@ -4,8 +4,8 @@ Within one run of one table the last state of each key wins; columns the source 
 changes of the same key; a key-changing update is a delete of the old key and an insert of the new; a truncate is a
 barrier. A table without a key is a multiset of whole rows: what counts is how many copies come and go.
 
-Guarantee: applying the net changes of consecutive runs, in order, leaves the same rows as applying every change. No step
-loops over rows in Python, except over the rare updates that change a key without sending the whole row.
+Guarantee: applying the net changes of consecutive runs, in order, leaves the same rows as applying every change. No
+step loops over rows in Python, except over the rare updates that change a key without sending the whole row.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class NetChanges:
     @property
     def count(self) -> int:
         """How many rows of the sink this touches, a truncate aside."""
-        return self.deletes.num_rows + self.upserts.num_rows + sum(p.rows.num_rows for p in self.partials)
+        return int(self.deletes.num_rows + self.upserts.num_rows + sum(p.rows.num_rows for p in self.partials))
 
 
 def net_changes(pieces: list[Changes]) -> list[NetChanges]:
-    """What `pieces` (one table, one schema version, in order) amount to; more than one result must be applied in order."""
+    """What `pieces` (one table, one schema version, in order) amount to; several results are to be applied in order."""
     changes = concat(pieces)
     truncates = np.flatnonzero(changes.op == Op.TRUNCATE)
     truncate = len(truncates) > 0
@@ -70,7 +70,8 @@ def _partial_moves(changes: Changes) -> Integers:
     if changes.unchanged is None or not len(changes.before_rows):
         return np.zeros(0, np.int64)
     rows = changes.before_rows
-    return rows[(changes.op[rows] == Op.UPDATE) & changes.unchanged[rows].any(axis=1)]
+    moves: Integers = rows[(changes.op[rows] == Op.UPDATE) & changes.unchanged[rows].any(axis=1)]
+    return moves
 
 
 def _around_moves(changes: Changes, truncate: bool, moves: Integers) -> list[NetChanges]:
@@ -218,15 +219,21 @@ def _hashable(column: pa.Array) -> pa.Array:
         return column.view(pa.int64())
     if pa.types.is_float32(column.type):
         return column.view(pa.int32())
-    if pa.types.is_list(column.type) or pa.types.is_struct(column.type):
-        return _nested_text(column)
-    return column
+    if pa.types.is_struct(column.type):
+        fields = column.flatten()
+        codes, _ = _codes(pa.RecordBatch.from_arrays(fields, [str(place) for place in range(len(fields))]))
+        return pa.array(codes, mask=column.is_null().to_numpy(zero_copy_only=False))
+    return _list_of_codes(column) if pa.types.is_list(column.type) else column
 
 
-def _nested_text(column: pa.Array) -> pa.Array:
-    import msgspec
-
-    return pa.array([None if v is None else msgspec.json.encode(v, enc_hook=str) for v in column.to_pylist()])
+def _list_of_codes(column: pa.ListArray) -> pa.BinaryArray:
+    """Each list as the bytes of its elements' codes."""
+    codes, _ = _codes(pa.RecordBatch.from_arrays([column.flatten()], ["element"]))
+    lengths = pc.list_value_length(column).fill_null(0).to_numpy().astype(np.int64)
+    bounds = np.concatenate([[0], np.cumsum(lengths)]) * codes.itemsize
+    buffers = [None, pa.py_buffer(bounds.astype(np.int64)), pa.py_buffer(codes)]
+    texts = pa.Array.from_buffers(pa.large_binary(), len(column), buffers)
+    return pc.if_else(column.is_valid(), texts, pa.scalar(None, pa.large_binary()))
 
 
 def _select(rows: pa.RecordBatch, indexes: tuple[int, ...]) -> pa.RecordBatch:

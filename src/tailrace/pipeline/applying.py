@@ -1,7 +1,7 @@
 """One sink of a running pipeline: its streaming query, and what it has durably applied.
 
-The order that matters: stage in tasks, commit data and watermark in the sink, and only then let the source forget. Spark's
-checkpoint is made anew by every run and says nothing that the sink does not know better.
+The order that matters: stage in tasks, commit data and watermark in the sink, and only then let the source forget.
+Spark's checkpoint is made anew by every run and says nothing that the sink does not know better.
 """
 
 from __future__ import annotations

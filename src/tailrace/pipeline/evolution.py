@@ -1,7 +1,7 @@
 """Schema changes that arrive in the stream: which a sink takes in place, and which need the table copied again.
 
-In place: columns dropped (the sink keeps them), columns added whose value for old rows is NULL. Anything else (a rename, a new
-type, another key, a default that old rows received without a change event) is only right after a new snapshot.
+In place: columns dropped (the sink keeps them), columns added whose value for old rows is NULL. Anything else (a
+rename, a new type, another key, a default that old rows received without a change event) needs a new snapshot.
 """
 
 from __future__ import annotations

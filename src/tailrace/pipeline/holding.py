@@ -1,7 +1,7 @@
 """Holding the sinks of a running pipeline at one place of the log, for as long as somebody looks.
 
-A hold is a small file in the state directory that the stream reads before each micro-batch. It lapses by itself, so that a
-holder that dies holds nothing up for long.
+A hold is a small file in the state directory that the stream reads before each micro-batch. It lapses by itself, so
+that a holder that dies holds nothing up for long.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a run says: a line an event, in words on a terminal and in JSON otherwise; numbers only, never a row's values."""
+"""What a run says: a line an event, in words on a terminal and in JSON otherwise; numbers, never a row's values."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
 
 class Reporter:
@@ -48,12 +49,16 @@ def _sentence(event: str, facts: dict[str, Any]) -> str:
             return _progress(facts)
         case "table":
             extra = f", {facts['rows']:,} rows" if facts.get("rows") is not None else ""
-            return f"[bold]{facts['table']}[/] → {facts['sink']}: {facts['state']}{extra}"
+            return f"[bold]{escape(facts['table'])}[/] → {facts['sink']}: {facts['state']}{extra}"
         case "capture-restart" | "source-retry" | "sink-retry":
-            return f"[yellow]{facts['message']}; trying again in {facts['retry_seconds']:g} s[/]"
+            return f"[yellow]{escape(facts['message'])}; trying again in {facts['retry_seconds']:g} s[/]"
         case _:
-            told = ", ".join(f"{key} {value}" for key, value in facts.items())
-            return f"{event.replace('-', ' ')}{': ' + told if told else ''}"
+            told = ", ".join(f"{key} {_words(value)}" for key, value in facts.items())
+            return escape(f"{event.replace('-', ' ')}{': ' + told if told else ''}")
+
+
+def _words(value: Any) -> str:
+    return " and ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _progress(facts: dict[str, Any]) -> str:

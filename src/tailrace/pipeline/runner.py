@@ -113,8 +113,8 @@ class Runner:
     def _refuse_gap(self, who: str, has: str, confirmed: str) -> None:
         if has and not self.source.reached(has, confirmed):
             raise PositionLost(
-                f"{who} has the changes up to {has}, but replication slot {self.pipeline.slot_name} begins at {confirmed}:"
-                " what lies between is gone"
+                f"{who} has the changes up to {has}, but replication slot {self.pipeline.slot_name} begins at"
+                f" {confirmed}: what lies between is gone"
             )
 
     def _open_spark(self) -> SparkSession:
@@ -156,7 +156,7 @@ class Runner:
             if capture.error is not None:
                 raise capture.error
             if self._stopping.wait(LOOP_SECONDS):
-                raise _Stopped
+                raise _Stopped("stopped before it began")
         return found
 
     def _acknowledge(self, capture: CaptureSupervisor) -> None:

@@ -89,7 +89,7 @@ class CaptureSupervisor:
         failure: TailraceError | None = None
         assert process.stdout is not None
         for line in process.stdout:
-            event: Event = msgspec.json.decode(line, type=Event)  # type: ignore[arg-type]  # a union is no type to mypy
+            event: Event = msgspec.json.decode(line, type=Event)
             if isinstance(event, Failed):
                 failure = _as_error(event)
             else:

@@ -64,11 +64,16 @@ class TableKeeper:
                     self.error = TailraceError(f"the tables of sink {self.sink.name} stopped: {_first_line(error)}")
                 return
 
-    def _step(self) -> None:
+    def copy_tables(self) -> bool:
+        """Find the tables that wait for their copy, and copy them; false if there are none."""
         self._discover()
         copying = self._in(TableState.NEW, TableState.SNAPSHOT)
         if copying:
             self._snapshot(copying)
+        return bool(copying)
+
+    def _step(self) -> None:
+        copying = self.copy_tables()
         catching = self._in(TableState.CATCH_UP)
         if catching:
             self._catch_up(catching)

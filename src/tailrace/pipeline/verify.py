@@ -1,8 +1,8 @@
 """Comparing content: every row of the source's tables with every row of the sinks, at one consistent moment.
 
-The source is read under a snapshot that belongs to an exact place of its log. A pipeline that is running is held at that very
-place while we look; one that is not running is compared as it stands. The source's values come as text, not by the
-binary way that capture and snapshot use, so a fault of the decoder shows.
+The source is read under a snapshot that belongs to an exact place of its log. A pipeline that is running is held at
+that very place while we look; one that is not running is compared as it stands. The source's values come as text,
+not by the binary way that capture and snapshot use, so a fault of the decoder shows.
 """
 
 from __future__ import annotations
@@ -133,7 +133,8 @@ def _compare(name: str, schema: TableSchema, source: Any, sink: Any, snapshot: s
         return (sink.expected_rows(schema, batch) for batch in source.read_all(schema, snapshot))
 
     def rows_of_sink() -> Rows:
-        return sink.read_table(schema)
+        found: Rows = sink.read_table(schema)
+        return found
 
     key = schema.key_indexes or tuple(range(len(schema.columns)))
     theirs, ours = _checksums(rows_of_source(), key), _checksums(rows_of_sink(), key)

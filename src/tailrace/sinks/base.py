@@ -54,7 +54,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Sink(Protocol):
-    """One system written to, for one pipeline. Pickles; every method opens what it needs or keeps it open per process."""
+    """One system written to, for one pipeline. It pickles: connections are made where they are used."""
 
     def check(self) -> None:
         """Raise if the sink can not be used."""

@@ -70,7 +70,7 @@ def stage_range(spark: SparkSession, plan: ApplyPlan, slices: list[Slice], most:
     """Stage any range of the log: a table's catch-up."""
     parts = plan_parts(slices, most)
 
-    def run(part: SlicePartition) -> Any:
+    def run(part: Any) -> Any:
         return attempt(lambda: stage_part(plan, part.part, part.slices))
 
     return unwrap(spark.sparkContext.parallelize(parts, len(parts)).map(run).collect())

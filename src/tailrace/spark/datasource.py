@@ -52,7 +52,7 @@ class TailraceDataSource(DataSource):
     def schema(self) -> StructType:
         table = self.options.get("table")
         arrow = SLICES if table is None else change_schema(newest_schema(_reader(self.options), table))
-        return from_arrow_schema(arrow, prefer_timestamp_ntz=True)  # type: ignore[no-untyped-call]
+        return from_arrow_schema(arrow, prefer_timestamp_ntz=True)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
         return StreamReader(dict(self.options))

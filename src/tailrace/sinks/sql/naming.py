@@ -8,7 +8,7 @@ from tailrace.errors import SinkRejected
 
 
 def flat_name(schema: str, name: str, schemas: Mapping[str, str]) -> str:
-    """The table's name in a database without schemas: `public.orders` is `orders`, `billing.orders` `billing_orders`."""
+    """A table's name where there are no schemas: `public.orders` is `orders`, `billing.orders` `billing_orders`."""
     prefix = schemas.get(schema, "" if schema == "public" else schema)
     return f"{prefix}_{name}" if prefix else name
 

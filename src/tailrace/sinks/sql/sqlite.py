@@ -1,7 +1,8 @@
 """SQLite as a sink: one file, one writer, WAL mode; readers see whole source transactions only.
 
-Tasks stage into scratch databases; the driver attaches them and merges everything, with table statuses and the watermark,
-in one transaction. `synchronous=FULL`: what was committed survives a power cut, because the source is told to forget it.
+Tasks stage into scratch databases; the driver attaches them and merges everything, with table statuses and the
+watermark, in one transaction. `synchronous=FULL`: what was committed survives a power cut, because the source is told
+to forget it.
 """
 
 from __future__ import annotations
@@ -281,24 +282,14 @@ class SqliteSink:
         return changes.count
 
     def _apply_partial(self, origin: str, schema: TableSchema, partial: StagedPartial, fetch: FetchRows) -> None:
-        """A partial row that the table does not have is read from the source; if it is gone there, its delete follows."""
+        """A partial row that the table lacks is read from the source; if it is gone there, its delete follows."""
         connection, target = self._open(), self._target(schema)
         absent = connection.execute(absent_keys(target, origin, schema, partial)).fetchall()
         for statement in apply_partial(target, origin, schema, partial):
             connection.execute(statement)
         if absent:
-            types = {column.name: column for column in schema.columns}
-            fields = pa.schema(
-                [
-                    (name, pa.infer_type([row[i] for row in absent]))
-                    for i, name in enumerate(types)
-                    if name in schema.key
-                ]
-            )
-            keys = pa.RecordBatch.from_pylist(
-                [dict(zip(schema.key, row, strict=True)) for row in absent], schema=fields
-            )
-            self._insert_rows(schema, fetch(schema, keys))
+            keys = {name: list(values) for name, values in zip(schema.key, zip(*absent, strict=True), strict=True)}
+            self._insert_rows(schema, fetch(schema, pa.RecordBatch.from_pydict(keys)))
 
     def _insert_rows(self, schema: TableSchema, rows: pa.RecordBatch) -> None:
         names = [column.name for column in schema.columns]

@@ -1,4 +1,4 @@
-"""The statements that bring staged rows into a SQLite table. Every one of them runs inside the sink's one transaction."""
+"""The statements that bring staged rows into a SQLite table, all inside the sink's one transaction."""
 
 from __future__ import annotations
 

@@ -41,6 +41,7 @@ class PostgresCapture:
         self._catalog: psycopg.Connection[Any] | None = None
         self._status_at = self._marked_at = time.monotonic()
         self._mark_seconds = mark_seconds
+        self._has_asked = False
 
     @property
     def pending_bytes(self) -> int:
@@ -57,6 +58,7 @@ class PostgresCapture:
         if not size and not self._stream.is_reply_requested and self._stream.wait(seconds, *wake):
             size = self._stream.read(self._messages)
         self._bytes += size
+        self._has_asked &= not size
         self._answer()
 
     def idle(self, seconds: float, *wake: object) -> None:
@@ -95,8 +97,13 @@ class PostgresCapture:
             self._messages.append(pgoutput.keepalive_mark(self._stream.server_end, int(time.time() * 1_000_000)))
 
     def _answer(self) -> None:
-        if self._stream.is_reply_requested or time.monotonic() - self._status_at >= STATUS_SECONDS:
-            self._send_status(wants_reply=not self._messages)
+        """Keep the server informed; once all it sent is in the log, ask how far its log goes."""
+        is_idle = not self._messages and self._open is None
+        if is_idle and not self._has_asked:
+            self._has_asked = True
+            self._send_status(wants_reply=True)
+        elif self._stream.is_reply_requested or time.monotonic() - self._status_at >= STATUS_SECONDS:
+            self._send_status(wants_reply=is_idle)
 
     def _send_status(self, *, wants_reply: bool = False) -> None:
         self._status_at = time.monotonic()

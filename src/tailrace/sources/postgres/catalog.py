@@ -10,9 +10,8 @@ import psycopg
 
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.sources.postgres.pgoutput import Relation
-from tailrace.sources.postgres.types import TYPES_SQL, TypeInfo, column_type, load_types
+from tailrace.sources.postgres.types import TYPES_SQL, TypeInfo, column_type, is_built_in, load_types
 
-FIRST_USER_OID = 16384
 IDENTITIES = {"d": Identity.DEFAULT, "i": Identity.INDEX, "f": Identity.FULL, "n": Identity.NOTHING}
 
 _TABLES = """
@@ -116,7 +115,7 @@ def adds_only_nulls(connection: psycopg.Connection[Any], table: TableSchema, add
 
 def fetch_types(connection: psycopg.Connection[Any], oids: Iterable[int]) -> dict[int, TypeInfo]:
     """What the catalog knows about those of `oids` that are not built in."""
-    unknown = [oid for oid in set(oids) if oid >= FIRST_USER_OID]
+    unknown = [oid for oid in set(oids) if not is_built_in(oid)]
     return load_types(connection.execute(TYPES_SQL, {"oids": unknown}).fetchall()) if unknown else {}
 
 

@@ -32,7 +32,7 @@ def connect(url: str, *, replication: bool = False, application: str = "tailrace
         settings.setdefault("application_name", application)
         settings.setdefault("keepalives_idle", 30)
         settings["options"] = " ".join(
-            [settings.get("options") or "", *(f"-c {name}={value}" for name, value in CAPTURE_SETTINGS.items())]
+            [str(settings.get("options") or ""), *(f"-c {name}={value}" for name, value in CAPTURE_SETTINGS.items())]
         ).strip()
         if replication:
             settings["replication"] = "database"

@@ -1,7 +1,7 @@
 """The replication stream: COPY BOTH through libpq, as few Python steps a message as can be.
 
-Protocol page: "Streaming Replication Protocol", XLogData and Primary keepalive. The stream hands out raw pgoutput messages;
-it answers the server's keepalives whatever its caller is waiting for, as long as the caller keeps calling.
+Protocol page: "Streaming Replication Protocol", XLogData and Primary keepalive. The stream hands out raw pgoutput
+messages; it answers the server's keepalives whatever its caller is waiting for, as long as the caller keeps calling.
 """
 
 from __future__ import annotations

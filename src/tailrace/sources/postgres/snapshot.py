@@ -50,7 +50,7 @@ def export_snapshot(url: str) -> Iterator[ExportedSnapshot]:
 
 @contextmanager
 def consistent_snapshot(url: str) -> Iterator[tuple[str, str]]:
-    """A snapshot that sees the transactions that end at or before a position, and no other. A temporary slot makes it."""
+    """A snapshot that sees what ended at or before a position, and no more. A temporary slot makes it."""
     with connect(url, replication=True, application="tailrace verify") as connection:
         command = (
             f"CREATE_REPLICATION_SLOT \"tailrace_verify_{os.getpid()}\" TEMPORARY LOGICAL pgoutput (SNAPSHOT 'export')"

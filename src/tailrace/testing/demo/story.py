@@ -7,6 +7,7 @@ word of the source's replication slot; that it is right is the word of `testing.
 from __future__ import annotations
 
 import shutil
+import signal
 import sqlite3
 import tempfile
 import time
@@ -63,7 +64,7 @@ def run(options: Options, console: Console) -> int:
     try:
         with ExitStack() as stack:
             story = Story(options, folder, stack, stack.enter_context(Screen(console)))
-            facts = story.tell()
+            facts = _told(story)
             keep |= bool(facts.differences)
         console.print(summary.render(facts))
         if keep:
@@ -72,6 +73,18 @@ def run(options: Options, console: Console) -> int:
     finally:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _told(story: Story) -> Facts:
+    try:
+        return story.tell()
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough: what follows is the end of everything
+        story.screen.say("interrupted: ending and removing everything")
+        raise
+    except (OSError, psycopg.Error, sqlite3.Error) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DemoFailed(f"the demo cannot go on: {reason}") from error
 
 
 class Story:
@@ -117,26 +130,30 @@ class Story:
         return child
 
     def _copy(self) -> None:
-        self._wait(lambda: self.child.is_running, COPY_SECONDS, "start Spark", lambda: "Spark is starting")
+        self._wait(lambda: self.child.is_running, COPY_SECONDS, "start Spark", self._start_line)
         live = lambda: self.child.is_live(len(shop.TABLES))  # noqa: E731 - a condition with a name
         self._wait(live, COPY_SECONDS, "copy the tables", self._copy_line)
         self.live_at = time.time()
         self.facts.copied_after = time.monotonic() - self.child.began
         self.screen.say(f"all {len(shop.TABLES)} tables are copied and live")
 
+    def _changes(self) -> str:
+        return f"{self.workload.changes:,} changes in the shop"
+
+    def _start_line(self) -> str:
+        return f"Spark is starting; {self._changes()}"
+
     def _copy_line(self) -> str:
         states = Counter(WORDS.get(state, state) for state in self.child.states.values())
-        return ", ".join(f"{count} tables are {state}" for state, count in states.items()) or "looking at the tables"
+        told = ", ".join(f"{count} tables are {state}" for state, count in states.items()) or "looking at the tables"
+        return f"{told}; {self._changes()}"
 
     def _follow(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         self._wait(lambda: time.monotonic() >= end, seconds + 10, "follow the changes", self._live_line)
 
     def _live_line(self) -> str:
-        return (
-            f"live: {self.workload.changes:,} changes in the shop so far; the newest order in the file is"
-            f" {self.probe.age:.1f} s old"
-        )
+        return f"live: {self._changes()}; the newest order in the file is {self.probe.age:.1f} s old"
 
     def _kill(self) -> None:
         """In the middle of it: as soon as an order is committed that the file does not have."""
@@ -197,9 +214,14 @@ class Story:
         confirmed = "SELECT confirmed_flush_lsn >= %s FROM pg_replication_slots WHERE slot_name = 'tailrace_demo'"
         self._wait(lambda: self._ask(confirmed, target) == (True,), CURRENT_SECONDS, "become current", line)
 
+    def _check_workload(self) -> None:
+        if not self.workload.is_running:
+            self.workload.stop()  # raises with the reason, if it did not end by our order
+
     def _wait(self, is_so: Callable[[], bool], seconds: float, what: str, line: Callable[[], str]) -> None:
         deadline = time.monotonic() + seconds
         while True:
+            self._check_workload()
             self.child.listen()
             if is_so():
                 return

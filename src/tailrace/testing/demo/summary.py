@@ -70,7 +70,8 @@ def _story(facts: Facts) -> Text:
         "workload": f"{facts.changes:,} changes committed, from before the copy until after the restart",
         "copy": f"{facts.loaded:,} rows and what changed meanwhile: live {facts.copied_after:.1f} s after the start",
         "kill": f"SIGKILL after {facts.killed_after:.1f} s live, {facts.missing_at_kill} committed orders on their way",
-        "restart": f"running {facts.running_after:.1f} s and current {facts.back_after:.1f} s after the kill",
+        "restart": f"running {facts.running_after:.1f} s and current {facts.back_after:.1f} s after the kill;"
+        f" no order waited longer than {facts.longest_wait:.1f} s",
         "lag": _lag(facts),
     }
     return Text("\n").join(Text.assemble((f"{name:<10}", "bold"), line) for name, line in lines.items())
@@ -81,6 +82,6 @@ def _lag(facts: Facts) -> str:
     if not waits:
         return "not measured: no order was placed while the pipeline was live"
     return (
-        f"from commit to readable in SQLite: p50 {quantile(waits, 0.5):.2f} s, p95 {quantile(waits, 0.95):.2f} s"
-        f" ({len(waits):,} orders; over the kill {facts.longest_wait:.1f} s at the longest)"
+        f"p50 {quantile(waits, 0.5):.2f} s, p95 {quantile(waits, 0.95):.2f} s from commit to readable in SQLite,"
+        f" by {len(waits):,} orders"
     )

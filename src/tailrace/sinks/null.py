@@ -1,0 +1,100 @@
+"""A sink that keeps nothing but its place: for measuring what comes before a sink, or filling a change log only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from tailrace import config
+from tailrace.model.lifecycle import TableStatus
+from tailrace.model.net import NetChanges
+from tailrace.model.schema import TableSchema
+from tailrace.model.watermark import Watermark
+from tailrace.sinks.base import Batch, ChunkMark, FetchRows, SinkState
+
+
+class NullNote(msgspec.Struct):
+    watermark: Watermark | None = None
+    tables: dict[str, TableStatus] = {}
+    chunks: dict[str, list[ChunkMark]] = {}
+
+
+class NullPart(msgspec.Struct, frozen=True):
+    changes: tuple[Any, ...]
+    count: int
+
+
+class NullSink:
+    """Its notes lie in the state directory: a sink without data has nothing to be consistent with."""
+
+    max_parts = 64
+
+    def __init__(self, pipeline: config.Pipeline, name: str) -> None:
+        self.name = name
+        self._folder = Path(pipeline.state) / "null" / name
+
+    def check(self) -> None:
+        return
+
+    def read_state(self) -> SinkState:
+        note = self._read()
+        marks = {
+            table: [msgspec.structs.replace(mark, is_loaded=self._mark(mark).exists()) for mark in chunks]
+            for table, chunks in note.chunks.items()
+        }
+        return SinkState(note.watermark, note.tables, marks)
+
+    def stage(self, batch: str, part: int, changes: Iterable[NetChanges]) -> NullPart:
+        return NullPart((), sum(piece.count for piece in changes))
+
+    def commit(self, batch: Batch, fetch: FetchRows) -> int:
+        note = self._read()
+        note.tables |= {status.table: status for status in batch.tables}
+        note.watermark = batch.watermark or note.watermark
+        self._write(note)
+        return sum(int(part.count) for part in batch.parts)
+
+    def begin_snapshot(self, status: TableStatus, chunks: list[ChunkMark], *, clear: bool) -> None:
+        note = self._read()
+        note.tables[status.table] = status
+        note.chunks[status.table] = chunks
+        self._write(note)
+
+    def load_chunk(self, schema: TableSchema, mark: ChunkMark, batches: Iterator[pa.RecordBatch]) -> int:
+        rows = sum(batch.num_rows for batch in batches)
+        self._mark(mark).touch()
+        return rows
+
+    def clean(self) -> None:
+        return
+
+    def read_table(self, schema: TableSchema) -> Iterator[list[tuple[Any, ...]]]:
+        return iter(())
+
+    def expected_rows(self, schema: TableSchema, batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
+        return []
+
+    def forget(self) -> None:
+        (self._folder / "note.json").unlink(missing_ok=True)
+
+    def close(self) -> None:
+        return
+
+    def _mark(self, mark: ChunkMark) -> Path:
+        return self._folder / f"{mark.table.replace('/', '_')}-{mark.generation}-{mark.number}"
+
+    def _read(self) -> NullNote:
+        try:
+            return msgspec.json.decode((self._folder / "note.json").read_bytes(), type=NullNote)
+        except FileNotFoundError:
+            return NullNote()
+
+    def _write(self, note: NullNote) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        beside = self._folder / "note.part"
+        beside.write_bytes(msgspec.json.encode(note))
+        beside.replace(self._folder / "note.json")
