@@ -65,7 +65,7 @@ class NullSink:
         self._write(note)
 
     def load_chunk(self, schema: TableSchema, mark: ChunkMark, batches: Iterator[pa.RecordBatch]) -> int:
-        rows = sum(batch.num_rows for batch in batches)
+        rows = sum(int(batch.num_rows) for batch in batches)
         self._mark(mark).touch()
         return rows
 

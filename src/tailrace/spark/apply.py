@@ -20,7 +20,7 @@ from tailrace.model.changes import Changes
 from tailrace.model.net import NetChanges, net_changes
 from tailrace.model.schema import TableSchema
 from tailrace.sources.base import Source, Visibility
-from tailrace.spark.datasource import SlicePartition, plan_parts
+from tailrace.spark.datasource import plan_parts
 
 T = TypeVar("T")
 

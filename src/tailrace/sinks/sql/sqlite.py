@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterable, Iterator
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from tailrace.sinks.sql.sqlite_values import declared_type, has_nan, stored
 BUSY_SECONDS = 60
 MAX_PARTS = 8  # SQLite attaches ten databases at the most
 READ_ROWS = 20_000
+OURS = "_tailrace_"  # how the names of our own tables begin
 _RETRIED = ("locked", "busy", "full", "disk i/o")
 
 _STATE = """
@@ -138,7 +140,7 @@ class SqliteSink:
             self._write_status(status)
 
     def load_chunk(self, schema: TableSchema, mark: ChunkMark, batches: Iterator[pa.RecordBatch]) -> int:
-        path = self.scratch / "chunks" / f"{schema.table.replace('/', '_')}-{mark.generation}-{mark.number}.db"
+        path = self.scratch / "chunks" / f"{uuid.uuid4().hex}.db"
         file = StagingFile(path)
         try:
             rows = file.write(schema, batches)
@@ -256,7 +258,13 @@ class SqliteSink:
         return name
 
     def _target(self, schema: TableSchema) -> str:
-        return quote(flat_name(schema.schema, schema.name, self.settings.schemas))
+        name = flat_name(schema.schema, schema.name, self.settings.schemas)
+        if name.lower().startswith(OURS):
+            raise SinkRejected(
+                f"sink {self.name}: table {schema.table} would be {name}, a name that tailrace keeps for itself",
+                hint="exclude the table in source.tables, or rename its schema under sinks.<name>.schemas",
+            )
+        return quote(name)
 
     def _check_names(self, status: TableStatus) -> None:
         others = [t.schema for t in self.read_state().tables.values() if t.table != status.table]
@@ -288,7 +296,7 @@ class SqliteSink:
         for statement in apply_partial(target, origin, schema, partial):
             connection.execute(statement)
         if absent:
-            keys = {name: list(values) for name, values in zip(schema.key, zip(*absent, strict=True), strict=True)}
+            keys = {name: _as_text(values) for name, values in zip(schema.key, zip(*absent, strict=True), strict=True)}
             self._insert_rows(schema, fetch(schema, pa.RecordBatch.from_pydict(keys)))
 
     def _insert_rows(self, schema: TableSchema, rows: pa.RecordBatch) -> None:
@@ -312,7 +320,8 @@ class SqliteSink:
         row = (
             self._open()
             .execute(
-                "SELECT is_loaded FROM _tailrace_chunks WHERE pipeline = ? AND name = ? AND generation = ? AND number = ?",
+                "SELECT is_loaded FROM _tailrace_chunks"
+                " WHERE pipeline = ? AND name = ? AND generation = ? AND number = ?",
                 [self.pipeline, mark.table, mark.generation, mark.number],
             )
             .fetchone()
@@ -355,6 +364,11 @@ def create_table(target: str, schema: TableSchema) -> str:
 
 def _covers(old: Watermark | None, new: Watermark) -> bool:
     return old is not None and old.log_id == new.log_id and old.offset >= new.offset
+
+
+def _as_text(values: Sequence[Any]) -> pa.Array:
+    """Keys for the source: it reads their text, whatever their type; bytes stay bytes."""
+    return pa.array([value if isinstance(value, bytes) else str(value) for value in values])
 
 
 def _without_nan(array: pa.Array) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
+from tailrace.errors import SinkRejected
 from tailrace.model.schema import TableSchema
 from tailrace.sinks.sql.sqlite_staging import StagedChanges, StagedPartial, StagedRows
 
@@ -21,8 +22,11 @@ def merge(connection: sqlite3.Connection, target: str, origin: str, changes: Sta
     if changes.truncate:
         connection.execute(f"DELETE FROM {target}")
     if changes.deletes is not None:
-        remove = _delete_keys if changes.schema.key else _delete_copies
-        connection.execute(remove(target, origin, changes.schema, changes.deletes))
+        if changes.schema.key:
+            connection.execute(_delete_keys(target, origin, changes.schema, changes.deletes))
+        else:
+            row_id = _row_id(connection, target, changes.schema)
+            connection.execute(_delete_copies(target, origin, changes.schema, changes.deletes, row_id))
     if changes.upserts is not None:
         connection.execute(upsert(target, origin, changes.schema, changes.upserts))
 
@@ -48,15 +52,35 @@ def _delete_keys(target: str, origin: str, schema: TableSchema, rows: StagedRows
     return f"DELETE FROM {target} WHERE {left} IN (SELECT {selected} FROM {origin}.{rows.name} s)"
 
 
-def _delete_copies(target: str, origin: str, schema: TableSchema, rows: StagedRows) -> str:
-    """Of each staged row, as many equal rows as it counts; equal means column by column, NULL being equal to NULL."""
+def _delete_copies(target: str, origin: str, schema: TableSchema, rows: StagedRows, row_id: str) -> str:
+    """Of each staged row, as many equal rows as it counts; equal means column by column, NULL being equal to NULL.
+
+    Staged rows are grouped first, because some that differ in the source (0.0 and -0.0) are equal here.
+    """
     names = [column.name for column in schema.columns]
-    equal = " AND ".join(f"t.{quote(n)} IS {rows.values[n]}" for n in names) or "true"
-    ranked = (
-        f"SELECT t.rowid AS place, s.x0 AS copies, row_number() OVER (PARTITION BY s.rowid) AS number"
-        f" FROM {origin}.{rows.name} s JOIN {target} t ON {equal}"
+    columns = ", ".join(f"{rows.values[name]} AS c{place}" for place, name in enumerate(names))
+    places = ", ".join(str(place + 1) for place in range(len(names)))
+    counted = (
+        f"SELECT {columns}, sum(s.x0) AS copies, min(s.rowid) AS id FROM {origin}.{rows.name} s GROUP BY {places}"
     )
-    return f"DELETE FROM {target} WHERE rowid IN (SELECT place FROM ({ranked}) WHERE number <= copies)"
+    equal = " AND ".join(f"t.{quote(name)} IS s.c{place}" for place, name in enumerate(names))
+    ranked = (
+        f"SELECT t.{row_id} AS place, s.copies, row_number() OVER (PARTITION BY s.id) AS number"
+        f" FROM ({counted}) s JOIN {target} t ON {equal}"
+    )
+    return f"DELETE FROM {target} WHERE {row_id} IN (SELECT place FROM ({ranked}) WHERE number <= copies)"
+
+
+def _row_id(connection: sqlite3.Connection, target: str, schema: TableSchema) -> str:
+    """A name of the row id that no column of the table has taken."""
+    taken = {row[1].lower() for row in connection.execute(f"PRAGMA main.table_info({target})")}
+    for name in ("rowid", "_rowid_", "oid"):
+        if name not in taken:
+            return name
+    raise SinkRejected(
+        f"table {schema.table} has no key, and its columns rowid, _rowid_ and oid hide SQLite's own row id",
+        hint="give the table a primary key, or exclude it in source.tables",
+    )
 
 
 def absent_keys(target: str, origin: str, schema: TableSchema, partial: StagedPartial) -> str:

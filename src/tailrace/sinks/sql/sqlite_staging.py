@@ -73,7 +73,7 @@ class StagingFile:
         name = f"s{self._count}"
         total, nans, fields = 0, set(), pa.schema([])
         for batch in rows:
-            if not total:
+            if not len(fields):
                 fields = batch.schema
                 self._create(name, fields, len(extra or {}))
             table = _columns(schema, batch) | {f"x{place}": array for place, array in enumerate((extra or {}).values())}
@@ -81,7 +81,7 @@ class StagingFile:
             self._cursor.adbc_ingest(name, pa.RecordBatch.from_pydict(table), mode="append")
             total += batch.num_rows
         values = {field.name: _value(place, f"n{place}" in nans) for place, field in enumerate(fields)}
-        values |= {label: f"s.x{place}" for place, label in enumerate(extra or {})}
+        values |= {label: _extra(place, array) for place, (label, array) in enumerate((extra or {}).items())}
         return StagedRows(name, total, values)
 
     def close(self) -> None:
@@ -103,6 +103,11 @@ def _columns(schema: TableSchema, batch: pa.RecordBatch) -> dict[str, pa.Array]:
         if has_nan(array):
             table[f"n{place}"] = pc.is_nan(array).fill_null(False).cast(pa.int8())
     return table
+
+
+def _extra(place: int, array: pa.Array) -> str:
+    """Extra columns are never NULL, so a NULL among floats is what SQLite made of NaN."""
+    return f"coalesce(s.x{place}, 'NaN')" if pa.types.is_floating(array.type) else f"s.x{place}"
 
 
 def _value(place: int, may_be_nan: bool) -> str:

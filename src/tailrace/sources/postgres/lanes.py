@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib.stride_tricks import sliding_window_view
 
 from tailrace.errors import DecodeError
 
@@ -35,8 +34,8 @@ class Cells:
 
 def big_endian(buffer: Bytes, at: Integers, width: int) -> Integers:
     """The signed `width`-byte integer at each of the places `at`."""
-    raw = np.ascontiguousarray(sliding_window_view(buffer, width)[at])
-    return raw.view(f">i{width}").reshape(-1).astype(np.int64)
+    everywhere = np.ndarray((len(buffer) - width + 1,), f">i{width}", buffer, 0, (1,))  # overlapping: one a byte
+    return everywhere[at].astype(np.int64)
 
 
 def walk(buffer: Bytes, cursor: Integers, end: Integers, columns: int) -> tuple[list[Cells], Integers]:

@@ -20,13 +20,12 @@ from tailrace.errors import DecodeError, SourceRefused, SourceUnavailable
 from tailrace.model.schema import Column, TableSchema
 from tailrace.sources.base import Chunk, ExportedSnapshot, TableRewritten, Visibility
 from tailrace.sources.postgres.connection import connect, server_of, source_errors
-from tailrace.sources.postgres.lanes import BINARY, NULL, TEXT, Bytes, Cells, Integers, big_endian
-from tailrace.sources.postgres.pgoutput import LANES, pack
+from tailrace.sources.postgres.copying import CopiedRows, check_width, copy_out
+from tailrace.sources.postgres.lanes import BINARY, NULL, TEXT, Cells, big_endian
 from tailrace.sources.postgres.types import has_binary_decoder, text_expression
 from tailrace.sources.postgres.values import decode_values
 
 PAGE = 8192
-_HEADER = 19  # signature, flags and an empty extension
 _LEAVES = """
 SELECT format('%%I.%%I', n.nspname, c.relname), c.oid::bigint
 FROM pg_partition_tree(%(table)s::regclass) t
@@ -150,44 +149,25 @@ def _copy_rows(
     connection: psycopg.Connection[Any], table: TableSchema, query: str, *, as_text: bool = False
 ) -> Iterator[pa.RecordBatch]:
     is_text = [as_text or not has_binary_decoder(column.type) for column in table.columns]
-    with connection.cursor() as cursor, cursor.copy(f"COPY ({query}) TO STDOUT (FORMAT binary)".encode()) as copy:
-        rows: list[Any] = []
-        is_first = True
-        for message in copy:
-            if is_first:
-                message, is_first = message[_HEADER:], False
-                if not len(message):
-                    continue
-            rows.append(message)
-            if len(rows) == LANES:
-                yield _decode_rows(table, rows, is_text)
-                rows = []
-        if rows and bytes(rows[-1][-2:]) == b"\xff\xff":  # the trailer
-            rows[-1] = rows[-1][:-2]
-            if not len(rows[-1]):
-                rows.pop()
-        if rows:
-            yield _decode_rows(table, rows, is_text)
+    for rows in copy_out(connection, query, len(table.columns)):
+        yield _decode_rows(table, rows, is_text)
 
 
-def _decode_rows(table: TableSchema, rows: list[Any], is_text: list[bool]) -> pa.RecordBatch:
-    buffer, bounds = pack(rows)
-    cells = _walk_rows(buffer, bounds, len(table.columns), is_text)
+def _decode_rows(table: TableSchema, rows: CopiedRows, is_text: list[bool]) -> pa.RecordBatch:
+    cells = _walk_rows(rows, len(table.columns), is_text)
     columns = [
-        decode_values(buffer, c.place, c.length, c.kind, column.type, where=f"{table.table}.{column.name}")
+        decode_values(rows.buffer, c.place, c.length, c.kind, column.type, where=f"{table.table}.{column.name}")
         for c, column in zip(cells, table.columns, strict=True)
     ]
     if not columns:
-        return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows.starts), pa.struct([])))
     return pa.RecordBatch.from_arrays(columns, schema=table.arrow)
 
 
-def _walk_rows(buffer: Bytes, bounds: Integers, width: int, is_text: list[bool]) -> list[Cells]:
+def _walk_rows(rows: CopiedRows, width: int, is_text: list[bool]) -> list[Cells]:
     """The columns of COPY tuples: a count, then a length and the bytes for each, the length of NULL being -1."""
-    cursor, ends = bounds[:-1].copy(), bounds[1:]
-    if (big_endian(buffer, cursor, 2) != width).any():
-        raise DecodeError(f"a copied row does not have {width} columns")
-    cursor += 2
+    check_width(rows, width)
+    buffer, cursor, ends = rows.buffer, rows.starts + 2, rows.ends
     cells = []
     for index in range(width):
         length = big_endian(buffer, cursor, 4)

@@ -1,0 +1,193 @@
+"""Reading COPY (FORMAT binary) many rows at a time.
+
+libpq hands out one row a call, which costs more than decoding it. On a connection without encryption we therefore
+speak the few protocol messages of a COPY ourselves, on libpq's idle socket, and find the rows of a whole block at once.
+On an encrypted connection the rows come through libpq, one by one.
+
+Protocol pages: "Message Formats" (CopyData, CopyDone, ErrorResponse) and "COPY", Binary Format.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import psycopg
+from psycopg import errors as pg
+
+from tailrace.errors import DecodeError
+from tailrace.model.frames import PADDING
+from tailrace.sources.postgres.lanes import Bytes, Integers, big_endian
+from tailrace.sources.postgres.pgoutput import pack
+
+BLOCK = 2 << 20
+ROWS = 32_768  # handed out together when they come one by one
+HEADER = 19  # signature, flags and an empty extension
+_DATA, _DONE, _COMPLETE, _READY, _ERROR = (ord(kind) for kind in "dcCZE")
+_TRAILER = b"\xff\xff"
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedRows:
+    """Rows as COPY sends them: each lies at buffer[start:end]."""
+
+    buffer: Bytes
+    starts: Integers
+    ends: Integers
+
+
+def copy_out(connection: psycopg.Connection[Any], query: str, width: int) -> Iterator[CopiedRows]:
+    """Run `COPY (query) TO STDOUT` on an idle connection. All of it must be read, or the connection be closed."""
+    command = f"COPY ({query}) TO STDOUT (FORMAT binary)".encode()
+    if connection.pgconn.ssl_in_use:
+        return _through_libpq(connection, command)
+    return _from_socket(connection, command, width)
+
+
+def _through_libpq(connection: psycopg.Connection[Any], command: bytes) -> Iterator[CopiedRows]:
+    with connection.cursor() as cursor, cursor.copy(command) as copy:
+        rows: list[Any] = []
+        is_first = True
+        for message in copy:
+            data = message[HEADER:] if is_first else message
+            is_first = False
+            if len(data) and bytes(data[:2]) != _TRAILER:
+                rows.append(data)
+            if len(rows) == ROWS:
+                yield _packed(rows)
+                rows = []
+        if rows:
+            yield _packed(rows)
+
+
+def _packed(rows: list[Any]) -> CopiedRows:
+    buffer, bounds = pack(rows)
+    return CopiedRows(buffer, bounds[:-1], bounds[1:])
+
+
+def _from_socket(connection: psycopg.Connection[Any], command: bytes, width: int) -> Iterator[CopiedRows]:
+    with socket.socket(fileno=_duplicate(connection)) as wire:
+        wire.setblocking(True)
+        wire.sendall(b"Q" + struct.pack(">I", len(command) + 5) + command + b"\0")
+        splitter = _Splitter(width)
+        while not splitter.is_ready:
+            block = splitter.block()
+            filled = _fill(wire, block, splitter.filled)
+            rows = splitter.split(block, filled)
+            if rows is not None:
+                yield rows
+        wire.setblocking(False)  # as libpq left it; the mode belongs to the socket, not to our descriptor
+    if splitter.error is not None:
+        raise splitter.error
+
+
+def _duplicate(connection: psycopg.Connection[Any]) -> int:
+    return os.dup(connection.pgconn.socket)
+
+
+def _fill(wire: socket.socket, block: Bytes, filled: int) -> int:
+    """Read until the block is full or nothing more is waiting; returns how much of it is filled."""
+    room = memoryview(block)[: len(block) - PADDING]
+    while filled < len(room):
+        count = wire.recv_into(room[filled:])
+        if not count:
+            raise pg.OperationalError("server closed the connection unexpectedly")
+        filled += count
+        if not select.select([wire], [], [], 0)[0]:
+            break
+    return filled
+
+
+class _Splitter:
+    """Finds the rows in blocks of the wire. A row that is cut by a block's end is carried into the next."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._rest = np.zeros(0, np.uint8)
+        self._size = BLOCK
+        self._has_header = False
+        self.is_ready = False
+        self.error: pg.Error | None = None
+
+    @property
+    def filled(self) -> int:
+        return len(self._rest)
+
+    def block(self) -> Bytes:
+        """A new block that begins with what was cut off the last one."""
+        block = np.empty(max(self._size, 2 * len(self._rest)) + PADDING, np.uint8)
+        block[: len(self._rest)] = self._rest
+        return block
+
+    def split(self, block: Bytes, filled: int) -> CopiedRows | None:
+        messages, following = self._candidates(block, filled)
+        breaks = np.flatnonzero(following[:-1] != messages[1:])
+        starts, ends, place = [], [], 0
+        while place + 5 <= filled:
+            index = int(np.searchsorted(messages, place))
+            if index < len(messages) and messages[index] == place:
+                at = int(np.searchsorted(breaks, index))
+                last = int(breaks[at]) if at < len(breaks) else len(messages) - 1
+                starts.append(messages[index : last + 1] + 5)
+                ends.append(following[index : last + 1])
+                place = int(following[last])
+                continue
+            after = self._single(block, place, filled, starts, ends)
+            if after is None:
+                break
+            place = after
+        self._rest = block[place:filled].copy()
+        if not starts:
+            return None
+        return CopiedRows(block, np.concatenate(starts), np.concatenate(ends))
+
+    def _candidates(self, block: Bytes, filled: int) -> tuple[Integers, Integers]:
+        """Places that look like the beginning of a whole row: CopyData, shorter than 16 MiB, the right column count."""
+        places = np.flatnonzero(block[: max(filled - 6, 0)] == _DATA)
+        places = places[block[places + 1] == 0]
+        places = places[big_endian(block, places + 5, 2) == self._width]
+        following = places + 1 + big_endian(block, places + 1, 4)
+        whole = (following <= filled) & (following > places + 6)
+        return places[whole], following[whole]
+
+    def _single(
+        self, block: Bytes, place: int, filled: int, starts: list[Integers], ends: list[Integers]
+    ) -> int | None:
+        """One message that is not a plain row; None if it is not here whole."""
+        kind, length = struct.unpack_from(">BI", block.data, place)
+        after = int(place + 1 + length)
+        if after > filled:
+            self._size = max(self._size, 2 * (after - place))
+            return None
+        begin = place + 5
+        if kind == _DATA:
+            begin += 0 if self._has_header else HEADER
+            self._has_header = True
+            if after - begin >= 2 and block[begin : begin + 2].tobytes() != _TRAILER:
+                starts.append(np.array([begin]))
+                ends.append(np.array([after]))
+        elif kind == _ERROR:
+            self.error = _server_error(block[begin:after].tobytes())
+        self.is_ready |= kind == _READY
+        return after
+
+
+def _server_error(body: bytes) -> pg.Error:
+    """The driver's own error class for what the server says."""
+    fields = {part[:1]: part[1:].decode(errors="replace") for part in body.split(b"\0") if part}
+    kind: type[pg.Error] = pg.DatabaseError
+    with suppress(KeyError):
+        kind = pg.lookup(fields.get(b"C", ""))
+    return kind(fields.get(b"M", "no reason given"))
+
+
+def check_width(rows: CopiedRows, width: int) -> None:
+    if (big_endian(rows.buffer, rows.starts, 2) != width).any():
+        raise DecodeError(f"a copied row does not have {width} columns")

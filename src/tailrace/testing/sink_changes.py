@@ -1,0 +1,106 @@
+"""Tables and net changes for contract suites, by hand: rows are tuples in the order of the columns, or Arrow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from tailrace.model.lifecycle import TableState, TableStatus
+from tailrace.model.net import NetChanges, Partial
+from tailrace.model.schema import Column, Identity, TableSchema
+from tailrace.model.types import ColumnType, Kind
+from tailrace.model.watermark import Watermark
+from tailrace.sinks.base import Batch, ChunkMark
+
+Rows: TypeAlias = Sequence[tuple[Any, ...]] | pa.RecordBatch
+
+LOG_ID = "0123456789abcdef"
+INT = ColumnType(Kind.INT64, "bigint")
+TEXT = ColumnType(Kind.TEXT, "text")
+
+ITEMS = TableSchema(
+    "public", "items", (Column("id", INT, nullable=False), Column("name", TEXT), Column("notes", TEXT)), ("id",)
+)
+ORDERS = TableSchema("public", "orders", (Column("id", INT, nullable=False), Column("item", INT)), ("id",))
+PAIRS = TableSchema(  # neither does the key come first, nor are its columns in the order of the table
+    "billing",
+    "pairs",
+    (Column("v", TEXT), Column("a", INT, nullable=False), Column("w", TEXT), Column("b", INT, nullable=False)),
+    ("b", "a"),
+)
+LOOSE = TableSchema("public", "loose", (Column("x", INT), Column("y", TEXT)), (), Identity.FULL)
+
+
+def table_of(schema: TableSchema, rows: Rows) -> pa.RecordBatch:
+    if isinstance(rows, pa.RecordBatch):
+        return rows
+    arrays = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(schema.arrow)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema.arrow)
+
+
+def keys_of(schema: TableSchema, keys: Rows) -> pa.RecordBatch:
+    """Keys as tuples in the order of `schema.key`."""
+    if isinstance(keys, pa.RecordBatch):
+        return keys
+    fields = [schema.arrow.field(name) for name in schema.key]
+    arrays = [pa.array([key[i] for key in keys], field.type) for i, field in enumerate(fields)]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def net(
+    schema: TableSchema,
+    upserts: Rows = (),
+    *,
+    deletes: Rows = (),
+    copies: Sequence[int] = (),
+    truncate: bool = False,
+    partials: Iterable[Partial] = (),
+) -> NetChanges:
+    """`deletes` are keys; for a table without a key they are rows, of which `copies` go."""
+    gone = keys_of(schema, deletes) if schema.key else table_of(schema, deletes)
+    return NetChanges(schema, truncate, gone, table_of(schema, upserts), tuple(partials), np.array(copies, np.int64))
+
+
+def partial(schema: TableSchema, unchanged: tuple[str, ...], rows: Rows, old_keys: Rows | None = None) -> Partial:
+    moved = None if old_keys is None else keys_of(schema, old_keys)
+    return Partial(unchanged, table_of(schema, rows), moved)
+
+
+def watermark(offset: int, log_id: str = LOG_ID) -> Watermark:
+    return Watermark(log_id, offset, f"0/{offset:X}")
+
+
+def status(
+    schema: TableSchema, state: TableState = TableState.LIVE, offset: int = 0, generation: int = 1
+) -> TableStatus:
+    return TableStatus(schema.table, state, watermark(offset), schema, generation)
+
+
+def chunk(schema: TableSchema, number: int = 0, generation: int = 1) -> ChunkMark:
+    described = {"table": schema.table, "number": number, "first": 0, "end": 10, "note": 'a "quoted" ü'}
+    return ChunkMark(schema.table, generation, number, described)
+
+
+class SourceRows:
+    """Stands for the source when a sink asks it for rows; remembers for which keys it was asked."""
+
+    def __init__(self, schema: TableSchema, rows: Rows = ()) -> None:
+        self.asked: list[tuple[str, ...]] = []
+        self._schema = schema
+        self._rows = {tuple(str(row[i]) for i in schema.key_indexes): row for row in rows}
+
+    def __call__(self, schema: TableSchema, keys: pa.RecordBatch) -> pa.RecordBatch:
+        assert schema == self._schema
+        assert tuple(keys.schema.names) == schema.key, "keys come in the order of the key"
+        wanted = [tuple(str(value) for value in key.values()) for key in keys.to_pylist()]
+        self.asked += wanted
+        return table_of(schema, [self._rows[key] for key in wanted if key in self._rows])
+
+
+def apply(sink: Any, changes: Sequence[NetChanges], offset: int, fetch: SourceRows | None = None) -> int:
+    """One micro-batch in one part, up to `offset` of the log."""
+    part = sink.stage(f"batch-{offset}", 0, changes)
+    return int(sink.commit(Batch((part,), watermark(offset)), fetch or SourceRows(changes[0].schema)))
