@@ -1,1 +1,60 @@
-"""Change data capture that runs on Apache Spark: every committed change, exactly once."""
+"""tailrace: change data capture from a database into other systems, on Spark.
+
+The public names. They are loaded when they are first used, so that `import tailrace` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tailrace.errors import (
+        ConfigError,
+        DecodeError,
+        EngineLost,
+        LogCorrupt,
+        MissingExtra,
+        PositionLost,
+        SinkError,
+        SinkRejected,
+        SinkUnavailable,
+        SourceError,
+        SourceRefused,
+        SourceUnavailable,
+        StateError,
+        TailraceError,
+        ValueRefused,
+    )
+    from tailrace.pipeline.api import Pipeline
+    from tailrace.spark.datasource import register
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ConfigError",
+    "DecodeError",
+    "EngineLost",
+    "LogCorrupt",
+    "MissingExtra",
+    "Pipeline",
+    "PositionLost",
+    "SinkError",
+    "SinkRejected",
+    "SinkUnavailable",
+    "SourceError",
+    "SourceRefused",
+    "SourceUnavailable",
+    "StateError",
+    "TailraceError",
+    "ValueRefused",
+    "register",
+]
+
+_HOMES = {"Pipeline": "tailrace.pipeline.api", "register": "tailrace.spark.datasource"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'tailrace' has no attribute {name!r}")
+    return getattr(import_module(_HOMES.get(name, "tailrace.errors")), name)
