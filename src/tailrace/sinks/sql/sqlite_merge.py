@@ -55,18 +55,15 @@ def _delete_keys(target: str, origin: str, schema: TableSchema, rows: StagedRows
 def _delete_copies(target: str, origin: str, schema: TableSchema, rows: StagedRows, row_id: str) -> str:
     """Of each staged row, as many equal rows as it counts; equal means column by column, NULL being equal to NULL.
 
-    Staged rows are grouped first, because some that differ in the source (0.0 and -0.0) are equal here.
+    Rows are numbered among their equals in the table, because some that differ in the source (0.0 and -0.0) are equal
+    here. The join is a CROSS JOIN so that SQLite makes its index on the table, and not on the staged rows.
     """
     names = [column.name for column in schema.columns]
-    columns = ", ".join(f"{rows.values[name]} AS c{place}" for place, name in enumerate(names))
-    places = ", ".join(str(place + 1) for place in range(len(names)))
-    counted = (
-        f"SELECT {columns}, sum(s.x0) AS copies, min(s.rowid) AS id FROM {origin}.{rows.name} s GROUP BY {places}"
-    )
-    equal = " AND ".join(f"t.{quote(name)} IS s.c{place}" for place, name in enumerate(names))
+    equal = " AND ".join(f"t.{quote(n)} IS {rows.values[n]}" for n in names) or "true"
+    values = ", ".join(f"t.{quote(n)}" for n in names)
     ranked = (
-        f"SELECT t.{row_id} AS place, s.copies, row_number() OVER (PARTITION BY s.id) AS number"
-        f" FROM ({counted}) s JOIN {target} t ON {equal}"
+        f"SELECT t.{row_id} AS place, sum(s.x0) AS copies, row_number() OVER (PARTITION BY {values}) AS number"
+        f" FROM {origin}.{rows.name} s CROSS JOIN {target} t ON {equal} GROUP BY t.{row_id}"
     )
     return f"DELETE FROM {target} WHERE {row_id} IN (SELECT place FROM ({ranked}) WHERE number <= copies)"
 
