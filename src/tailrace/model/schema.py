@@ -21,19 +21,26 @@ class Identity(StrEnum):
 
 
 class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`number` is the source's own: a column dropped and added again under its old name has another one."""
+
     name: str
     type: ColumnType
     nullable: bool = True
+    number: int = 0
 
 
 class TableSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, dict=True):
-    """`key` are the names of the columns that identify a row in a sink; empty for a table without a key."""
+    """`key` are the names of the columns that identify a row in a sink; empty for a table without a key.
+
+    `relation` is the source's own number of the table: one dropped and made again under its old name has another.
+    """
 
     schema: str
     name: str
     columns: tuple[Column, ...]
     key: tuple[str, ...] = ()
     identity: Identity = Identity.DEFAULT
+    relation: int = 0
 
     @property
     def table(self) -> str:

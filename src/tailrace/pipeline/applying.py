@@ -58,7 +58,6 @@ class SinkPipeline:
 
     def load_state(self, start_position: str) -> None:
         """Read where the sink is, and find that place in the present log."""
-        self.sink.clean()
         state = self.sink.read_state()
         start = Watermark(self.log_id, 0, start_position)
         self.watermark = start if state.watermark is None else self._anchor(state.watermark)

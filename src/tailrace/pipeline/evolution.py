@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 
 from tailrace.model.lifecycle import TableState, TableStatus
-from tailrace.model.schema import TableSchema
-from tailrace.model.types import ColumnType
+from tailrace.model.schema import Column, TableSchema
 from tailrace.model.watermark import Watermark
 from tailrace.spark.apply import PartResult
 
@@ -64,12 +63,12 @@ def again(status: TableStatus, start: Watermark, schema: TableSchema) -> TableSt
 
 
 def is_in_place(source: Any, old: TableSchema, new: TableSchema) -> bool:
-    if old.key != new.key:
+    if old.key != new.key or old.relation != new.relation:
         return False
-    known = {column.name: column.type for column in old.columns}
+    known = {column.name: column for column in old.columns}
     kept = [column for column in new.columns if column.name in known]
     added = [column.name for column in new.columns if column.name not in known]
-    if any(not _same(column.type, known[column.name]) for column in kept):
+    if any(not _same(column, known[column.name]) for column in kept):
         return False
     dropped = len(kept) < len(old.columns)
     if added and dropped:  # a rename looks like this
@@ -77,6 +76,7 @@ def is_in_place(source: Any, old: TableSchema, new: TableSchema) -> bool:
     return not added or bool(source.adds_only_nulls(new, added))
 
 
-def _same(one: ColumnType, other: ColumnType) -> bool:
-    """Enum labels may come and go: they are text in every sink."""
-    return msgspec.structs.replace(one, labels=()) == msgspec.structs.replace(other, labels=())
+def _same(one: Column, other: Column) -> bool:
+    """The very column, of the same type. Enum labels may come and go: they are text in every sink."""
+    types = [msgspec.structs.replace(column.type, labels=()) for column in (one, other)]
+    return one.number == other.number and types[0] == types[1]

@@ -51,6 +51,7 @@ class Runner:
         self._keepers: list[TableKeeper] = []
         self._retries: dict[str, tuple[float, float]] = {}  # sink: when to try again, and the backoff after that
         self._spark: SparkSession | None = None  # only if it is ours to stop
+        self._log_start = ""
         self._target: str | None = None
         self._target_end: int | None = None
 
@@ -64,13 +65,13 @@ class Runner:
         try:
             self._patiently(lambda: preflight.raise_if_failing(preflight.check(self.pipeline)))
             start = self._patiently(self.source.prepare)
-            log_start = self._check_positions(start)
+            self._log_start = self._check_positions(start)
             if until_current:
                 self._target = self.source.current_position()
             capture = CaptureSupervisor(self.pipeline, start, self.reporter.say)
             capture.start()
             spark = self._open_spark()
-            self._start_sinks(spark, capture, log_start)
+            self._start_sinks(spark, capture)
             self._loop(capture)
             return 0
         except _Stopped:
@@ -125,13 +126,14 @@ class Runner:
         shutil.rmtree(Path(self.pipeline.state) / SPARK, ignore_errors=True)
         return spark
 
-    def _start_sinks(self, spark: SparkSession, capture: CaptureSupervisor, log_start: str) -> None:
+    def _start_sinks(self, spark: SparkSession, capture: CaptureSupervisor) -> None:
         log = LogReader(self.storage.folder(LOG))
         log_id = self._wait_for(capture, lambda: log.identity() and log.identity().id)  # type: ignore[union-attr]
         for name, sink in self.sinks.items():
             follower = SinkPipeline(spark, self.pipeline, name, self.source, sink, log_id)
             self._wait_for(capture, lambda sink=sink: self._has_reached(capture, sink, log_id))  # type: ignore[misc]
-            follower.load_state(log_start)
+            sink.clean()
+            follower.load_state(self._log_start)
             follower.on_commit = lambda: self._acknowledge(capture)
             keeper = TableKeeper(follower, self.reporter.say)
             self._followers.append(follower)
@@ -183,8 +185,10 @@ class Runner:
         again = self._retries.get(follower.name)
         if again is not None:
             if time.monotonic() >= again[0]:
-                follower.start()
                 self._retries.pop(follower.name)
+                with follower.lock:  # the answer to a commit may be what was lost: ask the sink where it is
+                    follower.load_state(self._log_start)
+                follower.start()
             return
         error = follower.failure()
         if error is None:

@@ -14,11 +14,13 @@ from tailrace.errors import TailraceError
 from tailrace.model.lifecycle import TableState, TableStatus
 from tailrace.model.schema import TableSchema
 from tailrace.pipeline.applying import SinkPipeline
+from tailrace.pipeline.evolution import again
 from tailrace.sinks.base import ChunkMark
 from tailrace.sources.base import ExportedSnapshot
 from tailrace.spark.snapshot import ChunkWork, load_chunks
 
 DISCOVER_SECONDS = 5.0
+UNKNOWN_SECONDS = 0.5
 IDLE_SECONDS = 0.05
 BACKOFF_SECONDS = (0.5, 30.0)
 
@@ -85,17 +87,24 @@ class TableKeeper:
 
     def _discover(self) -> None:
         """Take in the tables that the publication has and the sink has not."""
-        due = time.monotonic() - self._discovered_at >= DISCOVER_SECONDS
-        if not due and not self.sink.unknown.is_set():
+        age = time.monotonic() - self._discovered_at
+        if age < (UNKNOWN_SECONDS if self.sink.unknown.is_set() else DISCOVER_SECONDS):
             return
         self.sink.unknown.clear()
         for schema in self.source.tables():
-            if schema.table not in self.sink.tables:
+            known = self.sink.tables.get(schema.table)
+            if known is None or known.schema.relation != schema.relation:
                 with self.sink.lock:
-                    new = TableStatus(schema.table, TableState.NEW, self.sink.watermark, schema)
-                    self.sink.tables[schema.table] = new
+                    self.sink.tables[schema.table] = self._new(schema, known)
         self._discovered_at = time.monotonic()
         self.is_settled = True
+
+    def _new(self, schema: TableSchema, known: TableStatus | None) -> TableStatus:
+        """A table to be copied from the beginning: never seen, or made again under the name of one we knew."""
+        if known is None:
+            return TableStatus(schema.table, TableState.NEW, self.sink.watermark, schema)
+        start = self.sink.watermark if known.state is TableState.LIVE else known.watermark
+        return again(known, start, schema)
 
     def _snapshot(self, statuses: list[TableStatus]) -> None:
         """Copy all tables that wait for it under one exported snapshot, as one Spark job."""

@@ -28,7 +28,7 @@ ORDER BY 1, 2
 _PUBLISHED = "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s ORDER BY 1, 2"
 
 _COLUMNS = """
-SELECT a.attname, a.atttypid::bigint, a.atttypmod, a.attnotnull
+SELECT a.attname, a.atttypid::bigint, a.atttypmod, a.attnum
 FROM pg_attribute a
 WHERE a.attrelid = %(table)s AND a.attnum > 0 AND NOT a.attisdropped
     AND a.attname = ANY (
@@ -36,6 +36,8 @@ WHERE a.attrelid = %(table)s AND a.attnum > 0 AND NOT a.attisdropped
         WHERE p.pubname = %(publication)s AND p.schemaname = %(schema)s AND p.tablename = %(name)s)
 ORDER BY a.attnum
 """
+
+_NUMBERS = "SELECT attname, attnum FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped"
 
 _KEY = """
 SELECT a.attname
@@ -87,10 +89,12 @@ def table_schema(connection: psycopg.Connection[Any], table: SourceTable, public
     types = fetch_types(connection, (oid for _, oid, _, _ in rows))
     key = primary_key(connection, table.oid, table.identity)
     columns = tuple(
-        Column(name, column_type(oid, modifier, types), nullable=name not in key) for name, oid, modifier, _ in rows
+        Column(name, column_type(oid, modifier, types), nullable=name not in key, number=number)
+        for name, oid, modifier, number in rows
     )
     names = {column.name for column in columns}
-    return TableSchema(table.schema, table.name, columns, key if names.issuperset(key) else (), table.identity)
+    usable = key if names.issuperset(key) else ()
+    return TableSchema(table.schema, table.name, columns, usable, table.identity, table.oid)
 
 
 def primary_key(connection: psycopg.Connection[Any], oid: int, identity: Identity) -> tuple[str, ...]:
@@ -127,11 +131,12 @@ def described_schema(connection: psycopg.Connection[Any], relation: Relation) ->
     identity = IDENTITIES[relation.identity]
     types = fetch_types(connection, (oid for _, _, oid, _ in relation.columns))
     key = _described_key(connection, relation, identity)
+    numbers = dict(connection.execute(_NUMBERS, [relation.id]).fetchall())
     columns = tuple(
-        Column(name, column_type(oid, modifier, types), nullable=name not in key)
+        Column(name, column_type(oid, modifier, types), nullable=name not in key, number=numbers.get(name, 0))
         for _, name, oid, modifier in relation.columns
     )
-    return TableSchema(relation.schema, relation.name, columns, key, identity)
+    return TableSchema(relation.schema, relation.name, columns, key, identity, relation.id)
 
 
 def _described_key(connection: psycopg.Connection[Any], relation: Relation, identity: Identity) -> tuple[str, ...]:

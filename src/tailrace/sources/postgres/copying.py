@@ -94,7 +94,7 @@ def _duplicate(connection: psycopg.Connection[Any]) -> int:
 
 def _fill(wire: socket.socket, block: Bytes, filled: int) -> int:
     """Read until the block is full or nothing more is waiting; returns how much of it is filled."""
-    room = memoryview(block)[: len(block) - PADDING]
+    room = block.data[: len(block) - PADDING]
     while filled < len(room):
         count = wire.recv_into(room[filled:])
         if not count:

@@ -22,7 +22,7 @@ from tailrace.sources.postgres.connection import connect, source_errors
 from tailrace.sources.postgres.facts import Server, SlotState
 from tailrace.sources.postgres.slots import PLUGIN
 
-MINIMUM_VERSION = 14
+MINIMUM_VERSION = 15
 SHORT_TIMEOUT_MS = 5_000
 
 

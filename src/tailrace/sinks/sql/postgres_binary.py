@@ -1,0 +1,233 @@
+"""Arrow columns as PostgreSQL's binary values, all rows at once: for COPY, and for array parameters.
+
+Each value is its length (four bytes, -1 for NULL) and its bytes as the type's receive function wants them. A column is
+a row of pieces: of fixed width (a numpy table of bytes) or not (an Arrow binary array); Arrow's own join puts the
+pieces of all rows together without a Python object a row. Protocol pages: "COPY", Binary Format; array_recv.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.model.characters import Array, spans
+from tailrace.model.text import to_text
+from tailrace.model.types import ColumnType, Kind
+from tailrace.sinks.sql.postgres_numeric import decimal_pieces, numeric_pieces
+
+Table = npt.NDArray[np.uint8]
+Piece = Table | pa.Array
+
+HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
+TRAILER = b"\xff\xff"
+
+_EPOCH_DAYS = 10_957  # 2000-01-01, where PostgreSQL begins to count
+_EPOCH_US = _EPOCH_DAYS * 86_400_000_000
+_NULL = -1
+
+
+def copy_rows(columns: Sequence[tuple[ColumnType, pa.Array]]) -> pa.Buffer:
+    """The rows as COPY wants them, without header and trailer."""
+    rows = len(columns[0][1])
+    count = np.empty((rows, 2), np.uint8)
+    count[:] = np.frombuffer(struct.pack(">h", len(columns)), np.uint8)
+    pieces: list[Piece] = [count]
+    for type_, array in columns:
+        pieces += value_pieces(array, type_)
+    return _joined(pieces, rows)
+
+
+def array_of(type_: ColumnType, oid: int, array: pa.Array) -> bytes:
+    """The column as one array value, `oid` being the type of its elements."""
+    has_null = int(array.null_count > 0)
+    if not len(array):
+        return struct.pack(">iii", 0, 0, oid)
+    head = struct.pack(">iiIii", 1, has_null, oid, len(array), 1)
+    return head + memoryview(_joined(value_pieces(array, type_), len(array)))  # type: ignore[no-any-return]
+
+
+def has_binary(type_: ColumnType) -> bool:
+    """Values of this type can be written here; the others go as text and are cast by the server."""
+    return type_.kind in _FIXED or type_.kind in _VARIABLE
+
+
+def value_pieces(array: pa.Array, type_: ColumnType) -> list[Piece]:
+    """Length and bytes of every value."""
+    if type_.kind in _FIXED:
+        return _fixed_pieces(array, _FIXED[type_.kind](array.drop_null() if array.null_count else array, type_))
+    if type_.kind in _VARIABLE:
+        return _VARIABLE[type_.kind](array, type_)
+    return _text_pieces(to_text(array, type_), type_)
+
+
+def _fixed_pieces(array: pa.Array, values: Array) -> list[Piece]:
+    """`values` are a structured or plain array, big-endian, without the nulls."""
+    width = values.dtype.itemsize
+    if not array.null_count:
+        rows = np.empty(len(values), [("length", ">i4"), ("value", values.dtype)])
+        rows["length"] = width
+        rows["value"] = values
+        return [_bytes_of(rows)]
+    is_valid = array.is_valid().to_numpy(zero_copy_only=False)
+    place = np.zeros(len(array), np.int64)
+    place[is_valid] = np.arange(len(values)) * width
+    np.maximum.accumulate(place, out=place)
+    return [_lengths(np.where(is_valid, width, _NULL)), spans(_bytes_of(values).reshape(-1), place, width * is_valid)]
+
+
+def _lengths(lengths: Array) -> Table:
+    return _bytes_of(lengths.astype(">i4"))
+
+
+def _bytes_of(rows: Array) -> Table:
+    return np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), rows.dtype.itemsize)
+
+
+def _integer(layout: str) -> Callable[[pa.Array, ColumnType], Array]:
+    return lambda array, type_: array.to_numpy(zero_copy_only=False).astype(layout)
+
+
+def _int64(array: pa.Array, type_: ColumnType) -> Array:
+    return array.to_numpy().astype(">u4" if type_.name == "oid" else ">i8")
+
+
+def _boolean(array: pa.Array, type_: ColumnType) -> Array:
+    return array.to_numpy(zero_copy_only=False).astype(np.uint8)
+
+
+def _float(layout: str) -> Callable[[pa.Array, ColumnType], Array]:
+    def convert(array: pa.Array, type_: ColumnType) -> Array:
+        values = array.to_numpy().astype(layout)
+        values[np.isnan(values)] = np.nan  # one NaN, whatever its bits were
+        return values
+
+    return convert
+
+
+def _date(array: pa.Array, type_: ColumnType) -> Array:
+    return _since_2000(array.view(pa.int32()).to_numpy(), _EPOCH_DAYS).astype(">i4")
+
+
+def _timestamp(array: pa.Array, type_: ColumnType) -> Array:
+    return _since_2000(array.view(pa.int64()).to_numpy(), _EPOCH_US).astype(">i8")
+
+
+def _since_2000(values: Array, epoch: int) -> Array:
+    """The extreme integers are the infinities on both sides."""
+    limits = np.iinfo(values.dtype)
+    is_infinite = (values == limits.max) | (values == limits.min)
+    if not is_infinite.any():
+        return values - values.dtype.type(epoch)
+    return np.where(is_infinite, values, np.where(is_infinite, 0, values) - values.dtype.type(epoch))
+
+
+def _time(array: pa.Array, type_: ColumnType) -> Array:
+    return array.view(pa.int64()).to_numpy().astype(">i8")
+
+
+def _timetz(array: pa.Array, type_: ColumnType) -> Array:
+    rows = np.empty(len(array), [("microseconds", ">i8"), ("west", ">i4")])
+    rows["microseconds"] = array.field("microseconds").to_numpy()
+    rows["west"] = -array.field("offset_seconds").to_numpy()
+    return rows
+
+
+def _interval(array: pa.Array, type_: ColumnType) -> Array:
+    rows = np.empty(len(array), [("microseconds", ">i8"), ("days", ">i4"), ("months", ">i4")])
+    for name in ("microseconds", "days", "months"):
+        rows[name] = array.field(name).to_numpy()
+    return rows
+
+
+_DIGIT = np.zeros(256, np.uint8)
+_DIGIT[[*b"0123456789abcdef"]] = np.arange(16)
+_UUID_DIGITS = [place for place in range(36) if place not in (8, 13, 18, 23)]
+
+
+def _uuid(array: pa.Array, type_: ColumnType) -> Array:
+    text = array.cast(pa.binary(36)) if len(array) else pa.array([], pa.binary(36))
+    characters = np.frombuffer(text.buffers()[1], np.uint8)[36 * text.offset : 36 * (text.offset + len(text))]
+    digits = _DIGIT[characters.reshape(-1, 36)[:, _UUID_DIGITS]]
+    return np.ascontiguousarray(digits[:, 0::2] << 4 | digits[:, 1::2]).view("V16").reshape(-1)
+
+
+def _text_pieces(array: pa.Array, type_: ColumnType) -> list[Piece]:
+    return _variable(array, b"")
+
+
+def _json_pieces(array: pa.Array, type_: ColumnType) -> list[Piece]:
+    return _variable(array, b"\1" if type_.name == "jsonb" else b"")
+
+
+def _variable(array: pa.Array, prefix: bytes) -> list[Piece]:
+    """Texts and bytes as they lie in Arrow; `prefix` comes before each."""
+    binary = array.view(pa.binary()) if not pa.types.is_binary(array.type) else array
+    lengths = pc.binary_length(binary)
+    if not binary.null_count:
+        together = np.empty((len(binary), 4 + len(prefix)), np.uint8)
+        together[:, :4] = _lengths(lengths.to_numpy() + len(prefix))
+        together[:, 4:] = np.frombuffer(prefix, np.uint8)
+        return [together, binary]
+    is_valid = binary.is_valid()
+    lengths = pc.if_else(is_valid, pc.add(lengths, len(prefix)), pa.scalar(_NULL, pa.int32()))
+    filled = binary.fill_null(b"")
+    if prefix:
+        filled = pc.if_else(is_valid, pc.binary_join_element_wise(prefix, filled, b""), filled)
+    return [_lengths(lengths.to_numpy()), filled]
+
+
+_FIXED: dict[Kind, Callable[[Any, ColumnType], Array]] = {
+    Kind.BOOLEAN: _boolean,
+    Kind.INT16: _integer(">i2"),
+    Kind.INT32: _integer(">i4"),
+    Kind.INT64: _int64,
+    Kind.FLOAT32: _float(">f4"),
+    Kind.FLOAT64: _float(">f8"),
+    Kind.UUID: _uuid,
+    Kind.DATE: _date,
+    Kind.TIME: _time,
+    Kind.TIMETZ: _timetz,
+    Kind.TIMESTAMP: _timestamp,
+    Kind.TIMESTAMPTZ: _timestamp,
+    Kind.INTERVAL: _interval,
+}
+_VARIABLE: dict[Kind, Callable[[Any, ColumnType], list[Piece]]] = {
+    Kind.DECIMAL: lambda array, type_: decimal_pieces(array, type_),
+    Kind.NUMERIC: lambda array, type_: numeric_pieces(array),
+    Kind.TEXT: _text_pieces,
+    Kind.ENUM: _text_pieces,
+    Kind.BYTES: _text_pieces,
+    Kind.JSON: _json_pieces,
+}
+
+
+def _joined(pieces: Sequence[Piece], rows: int) -> pa.Buffer:
+    """The bytes of all rows, one after the other."""
+    parts: list[pa.Array] = []
+    tables: list[Table] = []
+    for piece in pieces:
+        if isinstance(piece, np.ndarray):
+            tables.append(piece)
+            continue
+        if tables:
+            parts.append(_as_binary(tables, rows))
+            tables = []
+        parts.append(piece)
+    if tables:
+        parts.append(_as_binary(tables, rows))
+    joined = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, b"")
+    first, last = np.frombuffer(joined.buffers()[1], np.int32)[[joined.offset, joined.offset + rows]].tolist()
+    return joined.buffers()[2].slice(first, last - first)
+
+
+def _as_binary(tables: list[Table], rows: int) -> pa.Array:
+    together = tables[0] if len(tables) == 1 else np.hstack(tables)
+    width = together.shape[1]
+    offsets = np.arange(0, (rows + 1) * width, width, dtype=np.int32)
+    return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(together)])
