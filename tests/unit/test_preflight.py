@@ -72,14 +72,14 @@ def test_a_guess_is_made_from_the_table_s_own_name(pattern, expected):
     assert likely_meant(pattern, [("public", "orders"), ("public", "u")]) == expected
 
 
-@pytest.mark.parametrize(("number", "level"), [(130021, Level.FAIL), (140000, Level.OK), (180001, Level.OK)])
-def test_a_server_older_than_14_is_refused(number, level):
+@pytest.mark.parametrize(("number", "level"), [(140021, Level.FAIL), (150000, Level.OK), (180001, Level.OK)])
+def test_a_server_older_than_15_is_refused(number, level):
     assert version_finding(number).level is level
 
 
 def test_a_version_is_shown_as_people_write_it():
     assert version_finding(180001).message == "PostgreSQL 18.1"
-    assert version_finding(130021).message == "PostgreSQL 13.21 is too old: 14 or newer is needed"
+    assert version_finding(140021).message == "PostgreSQL 14.21 is too old: 15 or newer is needed"
 
 
 class Here:
