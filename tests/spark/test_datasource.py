@@ -233,6 +233,14 @@ def test_every_type_reaches_spark_as_a_value_of_its_own(feed, read):
     assert (third["_before"]["id"], third["_before"]["time"]) == (1, None)
 
 
+@pytest.mark.parametrize(("oid", "value"), [(1083, "24:00:00"), (1183, "{12:00:00,24:00:00}")])
+def test_a_time_that_spark_can_not_hold_is_refused_and_names_the_column(feed, read, oid, value):
+    feed.redefine(3, table("hours", "id", id=20, closes=oid))
+    feed.append(*transaction(insert(3, "1", value)))
+    with pytest.raises(PySparkException, match=r"column public\.hours\.closes: 24:00:00"):
+        read("hours").collect()
+
+
 def test_a_decimal_keeps_its_digits(feed, read):
     money = TableSchema("public", "money", (Column("v", column_type(1700, (12 << 16) + 2 + 4, {})),))
     feed.redefine(4, money)
@@ -267,6 +275,15 @@ def test_rows_with_a_column_that_was_dropped_are_read_without_it(feed, read):
     feed.append(*transaction(insert(1, "2", "n")))
     assert read().columns[:3] == ["id", "name", "_op"]
     assert ids(read()) == [1, 2]
+
+
+def test_a_value_that_does_not_fit_the_columns_present_type_is_refused_and_not_shown(feed, read):
+    feed.append(*transaction(insert(1, "1", "secret", None)))
+    feed.redefine(1, table("items", "id", id=20, name=20, notes=25))
+    feed.append(*transaction(insert(1, "2", "5", None)))
+    with pytest.raises(PySparkException, match=r"column public\.items\.name: a value of an earlier string") as caught:
+        read().collect()
+    assert "secret" not in str(caught.value)
 
 
 def test_a_stream_keeps_the_columns_that_it_started_with(feed, stream):

@@ -52,6 +52,8 @@ def _sentence(event: str, facts: dict[str, Any]) -> str:
             return f"[bold]{escape(facts['table'])}[/] → {facts['sink']}: {facts['state']}{extra}"
         case "capture-restart" | "source-retry" | "sink-retry":
             return f"[yellow]{escape(facts['message'])}; trying again in {facts['retry_seconds']:g} s[/]"
+        case "sink-failed":
+            return f"[red]sink {facts['sink']} is given up: {facts['message']}; the other sinks go on[/]"
         case _:
             told = ", ".join(f"{key} {_words(value)}" for key, value in facts.items())
             return escape(f"{event.replace('-', ' ')}{': ' + told if told else ''}")

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from tailrace import config, registry
-from tailrace.errors import PositionLost, SourceUnavailable, TailraceError
+from tailrace.errors import PositionLost, SinkUnavailable, SourceUnavailable, TailraceError
 from tailrace.log.reader import LogReader
 from tailrace.log.storage import Storage
 from tailrace.pipeline import preflight
@@ -49,7 +49,9 @@ class Runner:
         self._stopping = threading.Event()
         self._followers: list[SinkPipeline] = []
         self._keepers: list[TableKeeper] = []
-        self._retries: dict[str, tuple[float, float]] = {}  # sink: when to try again, and the backoff after that
+        self._retries: dict[str, float] = {}  # sink: when to try again
+        self._backoff: dict[str, float] = {}
+        self._given_up: dict[str, TailraceError] = {}
         self._spark: SparkSession | None = None  # only if it is ours to stop
         self._log_start = ""
         self._target: str | None = None
@@ -73,6 +75,8 @@ class Runner:
             spark = self._open_spark()
             self._start_sinks(spark, capture)
             self._loop(capture)
+            for error in self._given_up.values():
+                raise error
             return 0
         except _Stopped:
             return 0
@@ -87,7 +91,7 @@ class Runner:
         while True:
             try:
                 return work()
-            except SourceUnavailable as error:
+            except (SourceUnavailable, SinkUnavailable) as error:
                 if time.monotonic() + backoff > deadline or self._stopping.is_set():
                     raise
                 self.reporter.say("source-retry", message=str(error), retry_seconds=backoff)
@@ -179,25 +183,51 @@ class Runner:
                 return
 
     def _tend(self, follower: SinkPipeline, keeper: TableKeeper) -> None:
-        """Start a failed query again when its error may pass; raise the others."""
-        if keeper.error is not None:
-            raise keeper.error
-        again = self._retries.get(follower.name)
-        if again is not None:
-            if time.monotonic() >= again[0]:
-                self._retries.pop(follower.name)
-                with follower.lock:  # the answer to a commit may be what was lost: ask the sink where it is
-                    follower.load_state(self._log_start)
-                follower.start()
+        """Start a sink again when its error may pass; give it up when not, and the run with the last of them."""
+        if follower.name in self._given_up:
             return
-        error = follower.failure()
-        if error is None:
-            return
-        if not error.retry:
+        try:
+            if self._restart_if_due(follower):
+                return
+            error = keeper.error or follower.failure()
+            if error is None:
+                return
             raise error
-        backoff = BACKOFF_SECONDS[0] if time.time() - follower.committed_at < 5 else 5.0
+        except TailraceError as error:
+            if error.retry:
+                self._retry_later(follower, error)
+            else:
+                self._give_up(follower, keeper, error)
+
+    def _restart_if_due(self, follower: SinkPipeline) -> bool:
+        """True while a sink waits for its next try."""
+        due = self._retries.get(follower.name)
+        if due is None:
+            return False
+        if time.monotonic() >= due:
+            del self._retries[follower.name]
+            with follower.lock:  # the answer to a commit may be what was lost: ask the sink where it is
+                follower.load_state(self._log_start)
+            follower.start()
+        return True
+
+    def _retry_later(self, follower: SinkPipeline, error: TailraceError) -> None:
+        has_worked = time.time() - follower.committed_at < BACKOFF_SECONDS[1]
+        backoff = (
+            BACKOFF_SECONDS[0] if has_worked else min(self._backoff.get(follower.name, 0.25) * 2, BACKOFF_SECONDS[1])
+        )
+        self._backoff[follower.name] = backoff
         self.reporter.say("sink-retry", sink=follower.name, message=str(error), retry_seconds=backoff)
-        self._retries[follower.name] = (time.monotonic() + backoff, backoff)
+        self._retries[follower.name] = time.monotonic() + backoff
+
+    def _give_up(self, follower: SinkPipeline, keeper: TableKeeper, error: TailraceError) -> None:
+        """One sink's trouble is not the others': they go on, and the source keeps what this one still needs."""
+        self._given_up[follower.name] = error
+        if len(self._given_up) == len(self._followers):
+            raise error
+        keeper.stop()
+        follower.stop()
+        self.reporter.say("sink-failed", sink=follower.name, message=str(error), hint=error.hint)
 
     def _is_current(self, capture: CaptureSupervisor) -> bool:
         progress = capture.progress
@@ -209,6 +239,7 @@ class Runner:
         return all(
             keeper.is_settled and follower.is_live and follower.watermark.offset >= self._target_end
             for follower, keeper in zip(self._followers, self._keepers, strict=True)
+            if follower.name not in self._given_up
         )
 
     def _tell(self, capture: CaptureSupervisor) -> None:

@@ -16,7 +16,7 @@ import msgspec
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
@@ -27,6 +27,7 @@ from tailrace.log.storage import Storage
 from tailrace.model.changes import change_schema
 from tailrace.model.schema import TableSchema
 from tailrace.spark.layout import HOLD, LOG
+from tailrace.spark.versions import as_version
 
 SLICES = pa.schema([("part", pa.int32()), ("name", pa.string()), ("first", pa.int64()), ("last", pa.int64())])
 
@@ -55,26 +56,27 @@ class TailraceDataSource(DataSource):
         return from_arrow_schema(arrow, prefer_timestamp_ntz=True)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
-        return StreamReader(dict(self.options))
+        return StreamReader(dict(self.options), to_arrow_schema(schema, timezone="UTC"))
 
     def reader(self, schema: StructType) -> BatchReader:
-        return BatchReader(dict(self.options))
+        return BatchReader(dict(self.options), to_arrow_schema(schema, timezone="UTC"))
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets are the log's own. A micro-batch ends at a transaction end."""
+    """Offsets are the log's own. A micro-batch ends at a transaction end. The columns stay those it started with."""
 
-    def __init__(self, options: dict[str, str]) -> None:
+    def __init__(self, options: dict[str, str], schema: pa.Schema) -> None:
         self.options = options
+        self.schema = schema
         self._log = _reader(options)
         self._stop_at: int | None = None
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        return {"offset": int(self.options.get("startingoffset", self._log.begin()))}
+        return {"offset": _number(self.options, "startingOffset", self._log.begin())}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        rows = self.options.get("maxrowspertrigger")
-        return ReadMaxRows(int(rows)) if rows else ReadAllAvailable()
+        rows = _number(self.options, "maxRowsPerTrigger", 0)
+        return ReadMaxRows(rows) if rows else ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else 1 << 62
@@ -92,21 +94,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return plan_parts(self._log.slices(start["offset"], end["offset"]), _parts(self.options))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self.options, partition)
+        return _read(self.options, self.schema, partition)
 
 
 class BatchReader(DataSourceReader):
-    def __init__(self, options: dict[str, str]) -> None:
+    def __init__(self, options: dict[str, str], schema: pa.Schema) -> None:
         self.options = options
+        self.schema = schema
 
     def partitions(self) -> list[InputPartition]:
         log = _reader(self.options)
-        first = int(self.options.get("startingoffset", log.begin()))
-        last = int(self.options.get("endingoffset", log.end()))
+        first = _number(self.options, "startingOffset", log.begin())
+        last = _number(self.options, "endingOffset", log.end())
         return plan_parts(log.slices(first, last), _parts(self.options))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return _read(self.options, partition)
+        return _read(self.options, self.schema, partition)
 
 
 def plan_parts(slices: Sequence[Slice], most: int) -> list[InputPartition]:
@@ -150,39 +153,37 @@ def _held_at(options: dict[str, str]) -> int | None:
 
 
 def _parts(options: dict[str, str]) -> int:
-    return int(options.get("numpartitions", 8))
+    return max(_number(options, "numPartitions", 8), 1)
 
 
-def _read(options: dict[str, str], partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    assert isinstance(partition, SlicePartition)
+def _number(options: dict[str, str], name: str, default: int) -> int:
+    """Spark hands options over with their names in lower case."""
+    text = options.get(name.lower())
+    try:
+        return default if text is None else int(text)
+    except ValueError:
+        raise ConfigError(f'format("tailrace"): the option `{name}` is a whole number, not {text!r}') from None
+
+
+def _read(options: dict[str, str], wanted: pa.Schema, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    if not isinstance(partition, SlicePartition):  # Spark's own, when there is nothing to read
+        return
     if "table" not in options:
         rows = [{"part": partition.part, **msgspec.structs.asdict(piece)} for piece in partition.slices]
         yield pa.RecordBatch.from_pylist(rows, schema=SLICES)
         return
     log = _reader(options)
-    yield from typed_changes(log, newest_schema(log, options["table"]), partition.slices)
+    yield from typed_changes(log, newest_schema(log, options["table"]).table, wanted, partition.slices)
 
 
-def typed_changes(log: LogReader, schema: TableSchema, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
-    """The changes of one table in `slices`, every version cast to `schema` by column name."""
+def typed_changes(log: LogReader, table: str, wanted: pa.Schema, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
+    """The changes of one table in `slices`, every version of it brought to the columns `wanted` by name."""
     from tailrace.sources.postgres.pgoutput import decode
 
     for piece in slices:
         name = SegmentName.parse(piece.name)
         assert name is not None
         header, frames = log.read(name)
-        if schema.table in header.tables:
-            for changes in decode(frames, piece.first, piece.last, {schema.table}):
-                yield _as_version(changes.to_arrow(), change_schema(schema))
-
-
-def _as_version(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
-    if batch.schema.equals(wanted):
-        return batch
-    columns = [
-        batch.column(field.name).cast(field.type)
-        if field.name in batch.schema.names and field.name != "_before"
-        else pa.nulls(batch.num_rows, field.type)
-        for field in wanted
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=wanted)
+        if table in header.tables:
+            for changes in decode(frames, piece.first, piece.last, {table}):
+                yield as_version(changes.to_arrow(), wanted, table)

@@ -1,13 +1,14 @@
-"""In what the databases differ, as data: names, types, statements, and how rows travel.
+"""In what the databases differ: names, types, statements, and how rows become bytes.
 
-`ServerSink` does the work; a `Dialect` says how a database spells it, a `Session` how its driver is spoken to.
+`ServerSink` does the work; its `Dialect` says how the database spells it and never talks to it by itself, its `Session`
+is one connection.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -15,10 +16,14 @@ import pyarrow as pa
 from tailrace.errors import SinkError
 from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType
+from tailrace.sinks.sql.staged import Relation, StagedColumn, StagedRows
+
+Fields = Sequence[tuple[ColumnType, pa.Array]]
+"""Columns of rows that are about to become bytes."""
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A table in the sink, unquoted. Where a database has no schemas of its own, `schema` is the database."""
+    """A table in the sink, unquoted. Where a database has no schemas, `schema` is the database."""
 
     schema: str
     name: str
@@ -27,156 +32,168 @@ class Target(msgspec.Struct, frozen=True):
         return f"{self.schema}.{self.name}"
 
 
-class StagedColumn(msgspec.Struct, frozen=True):
-    """A column of staged rows: `label` is what the merge calls it, a column's name or something of ours."""
-
-    label: str
-    type: ColumnType
-
-
-class StagedRows(msgspec.Struct, frozen=True):
-    """Rows waiting for their commit: in a staging table, or in `inline` when they are few.
-
-    Column number n is called `c<n>`, whatever its label.
-    """
-
-    columns: tuple[StagedColumn, ...]
-    rows: int
-    table: str = ""
-    inline: tuple[bytes, ...] = ()
-
-
-class StagedPartial(msgspec.Struct, frozen=True):
-    unchanged: tuple[str, ...]
-    rows: StagedRows
-    moves: bool
-
-
-class StagedChanges(msgspec.Struct, frozen=True):
-    """The net changes of one run of one table."""
-
-    schema: TableSchema
-    truncate: bool
-    deletes: StagedRows | None
-    upserts: StagedRows | None
-    partials: tuple[StagedPartial, ...]
-    count: int
-
-    @property
-    def all_rows(self) -> list[StagedRows]:
-        found = [self.deletes, self.upserts, *(partial.rows for partial in self.partials)]
-        return [rows for rows in found if rows is not None]
-
-
-class StagedPart(msgspec.Struct, frozen=True):
-    """One task's receipt: what it staged, in the order to apply."""
-
-    changes: tuple[StagedChanges, ...]
-    tables: tuple[str, ...] = ()  # every staging table of the task, also of changes that are held back
-
-
-class Relation(msgspec.Struct, frozen=True):
-    """Staged rows as something to select from: SQL that calls them `s`, its parameters, and each label's value."""
-
-    sql: str
-    values: Mapping[str, str]
-    parameters: tuple[Any, ...] = ()
-
-
 class ExistingColumn(msgspec.Struct, frozen=True):
     name: str
     type: str
-    is_required: bool  # has to be given in every row
+    is_required: bool  # it has to be given in every row
 
 
 class ExistingTable(msgspec.Struct, frozen=True):
     """A table as the sink's catalog describes it."""
 
     columns: tuple[ExistingColumn, ...]
-    unique: frozenset[frozenset[str]]  # sets of columns that a unique index makes a key of
+    unique: frozenset[frozenset[str]]  # the sets of columns that are unique together
     is_ours: bool  # tailrace made it
 
 
 class Session(Protocol):
-    """One connection. Statements outside of `begin` and `commit` are committed at once."""
+    """One connection. Outside of `begin` and `commit` every statement is a transaction of its own."""
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """Run one statement (parameters are marked `%s`) and return its rows."""
+        """Run a statement, its parameters marked `%s`, and return its rows. Without parameters `%` is just `%`."""
 
     def merge(self, statement: str, relation: Relation) -> list[tuple[Any, ...]]:
-        """Run a statement that reads `relation`."""
+        """Run a statement that selects from `relation`."""
 
     def relation(self, rows: StagedRows) -> Relation:
-        """Staged rows, ready to be merged in the present transaction."""
+        """Staged rows, ready to be selected from in the present transaction."""
 
-    def create_staging(self, table: str, columns: Sequence[StagedColumn]) -> None: ...
     def load(self, table: str, names: Sequence[str], payload: Iterable[bytes | pa.Buffer]) -> None:
-        """Bulk-load encoded rows into a table (quoted), whose columns `names` are."""
+        """Bulk-load encoded rows into the columns `names` of a table; all names are quoted."""
 
-    def existing(self, target: Target) -> ExistingTable | None: ...
     def stream(self, query: str) -> Iterator[list[tuple[Any, ...]]]:
-        """Rows of a query of any size, in flat memory."""
+        """The rows of a query of any size, in flat memory."""
 
     def lock(self, name: str) -> None:
-        """Inside of a transaction: wait until no other session holds this name; held until the transaction ends."""
+        """In a transaction: wait until nobody else holds this name, and hold it until the transaction ends."""
 
     def begin(self) -> None: ...
     def commit(self) -> None: ...
     def rollback(self) -> None: ...
     def close(self) -> None: ...
-    @property
-    def is_usable(self) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
+class Dialect(ABC):
     """How one database spells what the sink does."""
 
-    name: str
-    connect: Callable[[str], Session]
-    explain: Callable[[BaseException], tuple[type[SinkError], str] | None]
-    """What a driver's error means, in a sentence without values; None for errors of others."""
+    name: ClassVar[str]
+    longest_name: ClassVar[int]
+    folds_names: ClassVar[bool]
+    """Names that differ in case only are the same name."""
+    ddl_is_transactional: ClassVar[bool]
 
-    # names
-    quote: Callable[[str], str]
-    measure: Callable[[str], int]
-    longest_name: int
-    folds_names: bool
-    target: Callable[[str, str, Mapping[str, str], str], Target]
-    """Where a source's table goes: of its schema and name, the configured schemas, and the sink's URL."""
-    state: Callable[[str], Target]
-    """Where our own tables are: of a table's bare name and the URL."""
+    @abstractmethod
+    def connect(self, url: str) -> Session: ...
 
-    # types
-    declared: Callable[[ColumnType, bool], str]
-    """The type of a column; keys may need another one."""
-    fits: Callable[[str, str], bool]
-    """Whether every value of a declared type goes unchanged into an existing column's type."""
-    state_types: Mapping[str, str]
-    encode: Callable[[Sequence[tuple[ColumnType, pa.Array]]], bytes | pa.Buffer]
-    pack: Callable[[Sequence[tuple[ColumnType, pa.Array]]], tuple[bytes, ...]]
-    """Rows as bytes: for a bulk load, and for travelling in a receipt."""
-    loads_directly: Callable[[TableSchema], bool]
-    """Whether `encode`'s bytes can go straight into the table, without a cast on the way."""
-    selected: Callable[[str, ColumnType], str]
-    """SQL for a column (given quoted) as `read_table` reads it."""
-    shown: Callable[[list[Any], ColumnType], list[Any]]
-    """What was read of a column, as comparable Python values."""
-    expected: Callable[[pa.Array, ColumnType], list[Any]]
-    """What `shown` must give for these values of the source."""
-    key_text: Callable[[str, ColumnType], str]
-    """SQL for a key's value as text that the source can read."""
+    @abstractmethod
+    def explain(self, error: BaseException) -> tuple[type[SinkError], str] | None:
+        """What a driver's error means: its kind, and a sentence without values. None if it is not a driver's."""
 
-    # statements
-    create_schema: Callable[[Session, str], None]
-    create_table: Callable[[str, Sequence[str], Sequence[str]], str]
-    """Of the table, the column lines and the key, all quoted."""
-    is_empty: str
-    clear: Callable[[Session, str], None]
-    on_conflict: Callable[[Sequence[str], Sequence[tuple[str, str]]], str]
-    delete_matching: Callable[[str, str, str], str]
-    update_matching: Callable[[str, str, str, Sequence[tuple[str, str]]], str]
-    delete_copies: Callable[[str, Relation, Sequence[tuple[str, str, ColumnType]]], str]
-    ddl_is_transactional: bool
-    list_staging: Callable[[Session, str, str], list[str]]
-    """The quoted names of staging tables that begin with a prefix."""
+    # --- names
+
+    @abstractmethod
+    def quote(self, name: str) -> str: ...
+
+    @abstractmethod
+    def length(self, name: str) -> int:
+        """As the database counts it against `longest_name`."""
+
+    @abstractmethod
+    def target(self, schema: TableSchema, schemas: Mapping[str, str], url: str) -> Target:
+        """Where a table of the source goes."""
+
+    @abstractmethod
+    def own(self, name: str, url: str) -> Target:
+        """Where a table of our own is, such as `watermarks`."""
+
+    def qualified(self, target: Target) -> str:
+        return f"{self.quote(target.schema)}.{self.quote(target.name)}"
+
+    def names(self, names: Iterable[str]) -> str:
+        return ", ".join(self.quote(name) for name in names)
+
+    # --- types and values
+
+    @abstractmethod
+    def declared(self, type_: ColumnType, *, is_key: bool = False) -> str:
+        """The type of a column in a table that we make."""
+
+    @abstractmethod
+    def fits(self, declared: str, existing: str) -> bool:
+        """Whether all values of a declared type go unchanged into a column of an existing one."""
+
+    @abstractmethod
+    def state_type(self, kind: str) -> str:
+        """The type of a column of our own tables: `name`, `text`, `integer` or `flag`."""
+
+    @abstractmethod
+    def encode(self, fields: Fields) -> bytes | pa.Buffer:
+        """Rows for a bulk load."""
+
+    @abstractmethod
+    def pack(self, fields: Fields) -> tuple[bytes, ...]:
+        """Rows that travel in a receipt."""
+
+    @abstractmethod
+    def loads_directly(self, schema: TableSchema) -> bool:
+        """Whether `encode`'s bytes can go into the table itself: nothing has to be cast on the way."""
+
+    @abstractmethod
+    def selected(self, name: str, type_: ColumnType) -> str:
+        """SQL that reads a column (given quoted) back."""
+
+    @abstractmethod
+    def read_values(self, values: Sequence[Any], type_: ColumnType) -> Sequence[Any]:
+        """What `selected` gave, as Python values that can be compared and hashed."""
+
+    @abstractmethod
+    def expected_values(self, array: pa.Array, type_: ColumnType) -> Sequence[Any]:
+        """What `read_values` must give for these values of the source. Made by another way than `encode`."""
+
+    @abstractmethod
+    def key_text(self, value: str, type_: ColumnType) -> str:
+        """SQL that makes a key's value a text which the source can read."""
+
+    # --- the catalog
+
+    @abstractmethod
+    def existing(self, session: Session, target: Target) -> ExistingTable | None: ...
+
+    @abstractmethod
+    def has_schema(self, session: Session, name: str) -> bool: ...
+
+    @abstractmethod
+    def staging_tables(self, session: Session, url: str, prefix: str) -> list[str]:
+        """The staging tables whose names begin with `prefix`, quoted."""
+
+    # --- statements
+
+    @abstractmethod
+    def create_schema(self, name: str) -> str: ...
+
+    @abstractmethod
+    def create_table(self, table: str, lines: Sequence[str], key: str) -> list[str]:
+        """Statements that make a table and mark it as ours. All names are quoted; `key` is empty without one."""
+
+    @abstractmethod
+    def create_staging(self, table: str, columns: Sequence[StagedColumn]) -> str: ...
+
+    @abstractmethod
+    def clear(self, session: Session, table: str) -> None:
+        """Empty a table before a new snapshot; nobody counts on what is in it."""
+
+    @abstractmethod
+    def insert(self, table: str, columns: str, query: str, key: Sequence[str], others: Mapping[str, str]) -> str:
+        """Insert what `query` gives; where the key is there already, set `others` (name: value). Names are quoted."""
+
+    @abstractmethod
+    def delete(self, table: str, relation: str, match: str) -> str:
+        """Delete the rows of `table`, called `t`, that match a row of `relation`."""
+
+    @abstractmethod
+    def update(self, table: str, relation: str, match: str, changes: Mapping[str, str]) -> str:
+        """Set columns (quoted) of the rows of `table`, called `t`, that match a row of `relation`."""
+
+    @abstractmethod
+    def delete_copies(self, table: str, schema: TableSchema, relation: Relation) -> str:
+        """Of each row of `relation`, as many equal rows of `table` as it counts; NULL is equal to NULL."""

@@ -1,0 +1,146 @@
+"""What a sink remembers of one pipeline, in tables of its own beside the data: watermark, table statuses, chunk marks.
+
+Every write is part of the caller's transaction, so what is remembered is always true of the data.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tailrace.model.lifecycle import TableStatus
+from tailrace.model.watermark import Watermark
+from tailrace.sinks.base import Batch, ChunkMark, SinkState
+from tailrace.sinks.sql.dialect import Dialect, Session
+
+TABLES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
+    "watermarks": (
+        {"pipeline": "name", "log_id": "text", "log_offset": "integer", "position": "text", "committed_at": "moment"},
+        ("pipeline",),
+    ),
+    "tables": ({"pipeline": "name", "name": "name", "status": "text"}, ("pipeline", "name")),
+    "chunks": (
+        {
+            **{"pipeline": "name", "name": "name", "generation": "integer", "number": "integer"},
+            **{"chunk": "text", "is_loaded": "flag", "row_count": "integer"},
+        },
+        ("pipeline", "name", "generation", "number"),
+    ),
+}
+"""Our tables: the kind of each column, and the key."""
+
+
+class Bookkeeping:
+    """The notes of one pipeline in one sink, filed under `owner`."""
+
+    def __init__(self, dialect: Dialect, url: str, owner: str) -> None:
+        self._dialect, self._owner = dialect, owner
+        self._targets = {name: dialect.own(name, url) for name in TABLES}
+        self._names = {name: dialect.qualified(target) for name, target in self._targets.items()}
+
+    def exists(self, session: Session) -> bool:
+        return all(self._dialect.existing(session, target) is not None for target in self._targets.values())
+
+    def create(self, session: Session) -> None:
+        """Our schema and our tables, if they are missing."""
+        dialect = self._dialect
+        for name, (columns, key) in TABLES.items():
+            target = self._targets[name]
+            if dialect.existing(session, target) is not None:
+                continue
+            if not dialect.has_schema(session, target.schema):
+                session.execute(dialect.create_schema(target.schema))
+            lines = [f"{dialect.quote(column)} {dialect.state_type(kind)}" for column, kind in columns.items()]
+            for statement in dialect.create_table(self._names[name], lines, dialect.names(key)):
+                session.execute(statement)
+
+    def read(self, session: Session) -> SinkState:
+        tables = self._select(session, "tables", ["status"])
+        statuses = [msgspec.json.decode(status, type=TableStatus) for (status,) in tables]
+        chunks: dict[str, list[ChunkMark]] = {}
+        columns = ["name", "generation", "number", "chunk", "is_loaded", "row_count"]
+        for table, generation, number, chunk, is_loaded, rows in sorted(self._select(session, "chunks", columns)):
+            mark = ChunkMark(table, generation, number, msgspec.json.decode(chunk), bool(is_loaded), rows)
+            chunks.setdefault(table, []).append(mark)
+        return SinkState(self.watermark(session), {status.table: status for status in statuses}, chunks)
+
+    def watermark(self, session: Session) -> Watermark | None:
+        found = self._select(session, "watermarks", ["log_id", "log_offset", "position"])
+        return Watermark(*found[0]) if found else None
+
+    def status(self, session: Session, table: str) -> TableStatus | None:
+        found = self._select(session, "tables", ["status"], name=table)
+        return msgspec.json.decode(found[0][0], type=TableStatus) if found else None
+
+    def is_committed(self, session: Session, batch: Batch) -> bool:
+        """True for a batch that is in the sink already, whoever lost the answer."""
+        if batch.watermark is not None:
+            return _covers(self.watermark(session), batch.watermark)
+        stored = [self.status(session, status.table) for status in batch.tables]
+        return bool(stored) and all(
+            old is not None and old.state == new.state and _covers(old.watermark, new.watermark)
+            for old, new in zip(stored, batch.tables, strict=True)
+        )
+
+    def is_loaded(self, session: Session, mark: ChunkMark) -> bool:
+        """A chunk of a plan that was given up counts as loaded."""
+        found = self._select(
+            session, "chunks", ["is_loaded"], name=mark.table, generation=mark.generation, number=mark.number
+        )
+        return not found or bool(found[0][0])
+
+    def write_watermark(self, session: Session, mark: Watermark) -> None:
+        row = {"log_id": mark.log_id, "log_offset": mark.offset, "position": mark.position}
+        self._write(session, "watermarks", row)
+
+    def write_status(self, session: Session, status: TableStatus) -> None:
+        self._write(session, "tables", {"name": status.table, "status": msgspec.json.encode(status).decode()})
+
+    def replace_marks(self, session: Session, table: str, marks: list[ChunkMark]) -> None:
+        self._delete(session, "chunks", name=table)
+        for mark in marks:
+            row = {"name": mark.table, "generation": mark.generation, "number": mark.number}
+            chunk = msgspec.json.encode(mark.chunk).decode()
+            rest = {"chunk": chunk, "is_loaded": int(mark.is_loaded), "row_count": mark.rows}
+            self._write(session, "chunks", row | rest)
+
+    def mark_loaded(self, session: Session, mark: ChunkMark, rows: int) -> None:
+        condition, parameters = self._where(name=mark.table, generation=mark.generation, number=mark.number)
+        names = self._dialect.quote("is_loaded"), self._dialect.quote("row_count")
+        statement = f"UPDATE {self._names['chunks']} SET {names[0]} = %s, {names[1]} = %s WHERE {condition}"
+        session.execute(statement, [1, rows, *parameters])
+
+    def forget(self, session: Session) -> None:
+        for name in TABLES:
+            self._delete(session, name)
+
+    def _select(self, session: Session, table: str, columns: list[str], **where: Any) -> list[tuple[Any, ...]]:
+        condition, parameters = self._where(**where)
+        selected = self._dialect.names(columns)
+        return session.execute(f"SELECT {selected} FROM {self._names[table]} WHERE {condition}", parameters)
+
+    def _delete(self, session: Session, table: str, **where: Any) -> None:
+        condition, parameters = self._where(**where)
+        session.execute(f"DELETE FROM {self._names[table]} WHERE {condition}", parameters)
+
+    def _where(self, **where: Any) -> tuple[str, list[Any]]:
+        pairs = {"pipeline": self._owner} | where
+        return " AND ".join(f"{self._dialect.quote(name)} = %s" for name in pairs), list(pairs.values())
+
+    def _write(self, session: Session, table: str, row: dict[str, Any]) -> None:
+        """Insert a row of ours, or replace it where its key is there."""
+        quote = self._dialect.quote
+        values = {"pipeline": self._owner} | row
+        key = TABLES[table][1]
+        marks = ", ".join(f"%s AS {quote(name)}" for name in values)
+        others = {quote(name): f"s.{quote(name)}" for name in values if name not in key}
+        query = f"SELECT {', '.join(f's.{quote(name)}' for name in values)} FROM (SELECT {marks}) s"
+        statement = self._dialect.insert(
+            self._names[table], self._dialect.names(values), query, [quote(name) for name in key], others
+        )
+        session.execute(statement, list(values.values()))
+
+
+def _covers(old: Watermark | None, new: Watermark) -> bool:
+    return old is not None and old.log_id == new.log_id and old.offset >= new.offset

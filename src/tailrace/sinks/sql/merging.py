@@ -1,0 +1,66 @@
+"""The statements that bring staged rows into a table, all inside of the sink's one transaction.
+
+In `match` conditions `t` is the table and `s` the staged rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tailrace.model.schema import TableSchema
+from tailrace.sinks.sql.dialect import Dialect
+from tailrace.sinks.sql.staged import Relation, old
+
+
+def upsert(dialect: Dialect, table: str, schema: TableSchema, rows: Relation) -> str:
+    names = [column.name for column in schema.columns]
+    query = f"SELECT {', '.join(rows.values[name] for name in names)} FROM {rows.sql}"
+    key = [dialect.quote(name) for name in schema.key]
+    others = {dialect.quote(name): rows.values[name] for name in names if name not in schema.key}
+    return dialect.insert(table, dialect.names(names), query, key, others)
+
+
+def delete(dialect: Dialect, table: str, schema: TableSchema, rows: Relation) -> str:
+    if not schema.key:
+        return dialect.delete_copies(table, schema, rows)
+    return dialect.delete(table, rows.sql, _same_key(dialect, schema.key, rows))
+
+
+def absent_keys(dialect: Dialect, table: str, schema: TableSchema, rows: Relation, *, moves: bool) -> str:
+    """The keys (as text for the source) of staged partial rows that the table has no row for."""
+    types = {column.name: column.type for column in schema.columns}
+    selected = ", ".join(dialect.key_text(rows.values[name], types[name]) for name in schema.key)
+    match = _old_key(dialect, schema.key, rows) if moves else _same_key(dialect, schema.key, rows)
+    return f"SELECT {selected} FROM {rows.sql} WHERE NOT EXISTS (SELECT 1 FROM {table} t WHERE {match})"
+
+
+def update(dialect: Dialect, table: str, schema: TableSchema, unchanged: Iterable[str], rows: Relation) -> str:
+    """Set what was sent; a row of which nothing but the key was sent stays as it is."""
+    left = {*unchanged, *schema.key}
+    sent = [column.name for column in schema.columns if column.name not in left] or list(schema.key[:1])
+    changes = {dialect.quote(name): rows.values[name] for name in sent}
+    return dialect.update(table, rows.sql, _same_key(dialect, schema.key, rows), changes)
+
+
+def move(dialect: Dialect, table: str, schema: TableSchema, unchanged: Iterable[str], rows: Relation) -> list[str]:
+    """The row under the old key becomes the row under the new one.
+
+    What else the table has under the new key can not be right at this moment of the source, and goes.
+    """
+    left = set(unchanged)
+    changes = {
+        dialect.quote(column.name): rows.values[column.name] for column in schema.columns if column.name not in left
+    }
+    differs = " OR ".join(f"{rows.values[old(name)]} <> {rows.values[name]}" for name in schema.key)
+    return [
+        dialect.delete(table, rows.sql, f"{_same_key(dialect, schema.key, rows)} AND ({differs})"),
+        dialect.update(table, rows.sql, _old_key(dialect, schema.key, rows), changes),
+    ]
+
+
+def _same_key(dialect: Dialect, key: Iterable[str], rows: Relation) -> str:
+    return " AND ".join(f"t.{dialect.quote(name)} = {rows.values[name]}" for name in key)
+
+
+def _old_key(dialect: Dialect, key: Iterable[str], rows: Relation) -> str:
+    return " AND ".join(f"t.{dialect.quote(name)} = {rows.values[old(name)]}" for name in key)
