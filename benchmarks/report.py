@@ -31,6 +31,7 @@ TARGETS = {
     "decode_changes_per_second": Target("changes/s", ">=", 1_500_000),
     "sqlite_vs_debezium": Target("ratio", ">=", 2),
     "snapshot_vs_copy": Target("ratio", ">=", 0.8),
+    "snapshot_vs_binary_copy": Target("ratio"),
     "snapshot_sqlite_vs_executemany": Target("ratio", ">=", 0.7),
     "latency_p50_seconds": Target("seconds", "<", 0.6),
     "latency_p95_seconds": Target("seconds"),

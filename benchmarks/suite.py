@@ -38,7 +38,7 @@ STREAM_RACES: Sequence[Pairs] = [
     },
 ]
 SNAPSHOT_RACES: Sequence[Pairs] = [
-    {"snapshot_vs_copy": ("null", "copy")},
+    {"snapshot_vs_copy": ("null", "copy"), "snapshot_vs_binary_copy": ("null", "binary_copy")},
     {"snapshot_sqlite_vs_executemany": ("sqlite", "executemany")},
     {
         "snapshot_postgres_vs_psql_copy": ("postgres", "psql_copy"),
@@ -85,6 +85,7 @@ def snapshot(run: Run) -> list[Result]:
         copying.make_rows(source, rows)
         contenders: dict[str, Contender] = {
             "copy": lambda: copying.copy_out(source),
+            "binary_copy": lambda: copying.copy_out(source, binary=True),
             "null": lambda: ours.snapshot_to_null(source.url, TABLE, copying.CONNECTIONS),
             "executemany": lambda: copying.executemany(source),
             "sqlite": lambda: _snapshot_to_sqlite(source),

@@ -283,6 +283,21 @@ def test_a_table_without_a_key_that_leaves_no_name_for_the_row_id_is_refused(sin
         apply(sink, [net(schema, deletes=[(1, 2, 3)], copies=[1])], 20)
 
 
+def test_rows_without_a_key_are_looked_up_and_not_each_compared_with_the_whole_table(sink):
+    """Or deleting ten thousand rows of a hundred thousand would take minutes."""
+    apply(sink, [net(LOOSE, [(1, "a")])], 10)
+    statements: list[str] = []
+    sink._open().set_trace_callback(statements.append)
+    apply(sink, [net(LOOSE, deletes=[(1, "a")], copies=[1])], 20)
+    (statement,) = [text for text in statements if text.startswith("DELETE") and "loose" in text]
+    with closing(sqlite3.connect(":memory:")) as plain:
+        plain.execute("CREATE TABLE loose (x INTEGER, y TEXT)")
+        plain.execute("ATTACH ':memory:' AS part0")
+        plain.execute("CREATE TABLE part0.s1 (c0, c1, x0)")
+        plan = [row[3] for row in plain.execute(f"EXPLAIN QUERY PLAN {statement}")]
+    assert any("SEARCH t USING AUTOMATIC COVERING INDEX (x=? AND y=?)" in step for step in plan)
+
+
 # --- values ----------------------------------------------------------------------------------------------------------
 
 FLOAT = ColumnType(Kind.FLOAT64, "double precision")

@@ -1,4 +1,7 @@
-"""`tailrace drop`: remove a pipeline's slot and publication from the source. The sinks keep what they have."""
+"""`tailrace drop`: remove a pipeline's slot, publication, state folder and the sinks' notes on it.
+
+The tables in the sinks stay. A later `tailrace run` copies every table again.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from tailrace.cli.arguments import Commands, add_pipeline, pipeline
 
 
 def add(subparsers: Commands) -> None:
-    parser = subparsers.add_parser("drop", help="remove slot and publication from the source", description=__doc__)
+    parser = subparsers.add_parser("drop", help="remove slot, publication and state of a pipeline", description=__doc__)
     add_pipeline(parser)
     parser.set_defaults(run=run)
 

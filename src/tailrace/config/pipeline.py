@@ -50,7 +50,7 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
 class Snapshot(Section, frozen=True):
     """The initial copy of a table."""
 
-    chunk_bytes: Annotated[Bytes, Meta(description="how much of a table one Spark task reads")] = 64 * MIB
+    chunk_bytes: Annotated[Bytes, Meta(description="how much of a table one Spark task reads")] = 16 * MIB
     parallelism: (
         Annotated[int, Meta(ge=1, description="chunks read at once; default: Spark's own parallelism")] | None
     ) = None

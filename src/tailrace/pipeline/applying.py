@@ -34,7 +34,10 @@ class Stopping(Exception):
 
 
 class SinkPipeline:
-    """Everything about one sink. `lock` is held while a micro-batch or a hand-over to it is under way."""
+    """Everything about one sink. `lock` is held while a micro-batch or a hand-over to it is under way.
+
+    It is also held by whoever on the driver writes to the sink or reads its state: a sink has one connection there.
+    """
 
     def __init__(
         self, spark: SparkSession, pipeline: config.Pipeline, name: str, source: Any, sink: Any, log_id: str
@@ -153,6 +156,10 @@ class SinkPipeline:
             except TailraceError as error:
                 self.error = error
                 raise
+            except Exception as error:
+                words = (str(error).splitlines() or ["no reason given"])[0]
+                self.error = EngineLost(f"a micro-batch of sink {self.name} failed: {type(error).__name__}: {words}")
+                raise
         self.on_commit()
 
     def _apply(self, frame: DataFrame, number: int) -> None:
@@ -172,9 +179,10 @@ class SinkPipeline:
     def _commit(self, results: list[PartResult], outcome: Evolution, mark: Watermark | None) -> int:
         parts = tuple(outcome.keep(r.staged) for r in results if r.staged is not None)
         changed = tuple(s for t, s in outcome.tables.items() if s != self.tables.get(t))
-        touched = self.sink.commit(Batch(parts, mark, changed), self._fetch)
-        for status in changed:
-            self.tables[status.table] = status
+        with self.lock:
+            touched = self.sink.commit(Batch(parts, mark, changed), self._fetch)
+            for status in changed:
+                self.tables[status.table] = status
         return int(touched)
 
     def _fetch(self, schema: TableSchema, keys: Any) -> Any:

@@ -102,19 +102,25 @@ class Pump:
         self.acknowledges_log = pipeline.source.acknowledge is config.Acknowledge.LOG
         self.control = control
         self.changes = 0
+        self._heard_offset = 0
         self._flushed_at = time.monotonic()
         self._reported_at = 0.0
         self._reported: Progress | None = None
 
     def run(self) -> None:
         while not self.control.is_closed:
-            if self.log.size >= self.settings.max_bytes:
+            if self.is_full:
                 self.capture.idle(POLL_SECONDS, self.control)
             else:
                 self.capture.poll(POLL_SECONDS, self.control)
                 self._flush_if_due()
             self._hear()
             self._report()
+
+    @property
+    def is_full(self) -> bool:
+        """True while waiting helps: a transaction larger than the log may be must come in whole before it can go."""
+        return self.log.size >= self.settings.max_bytes and self.log.end > self._heard_offset
 
     def _flush_if_due(self) -> None:
         age = time.monotonic() - self._flushed_at
@@ -138,6 +144,7 @@ class Pump:
         heard = self.control.acknowledgement()
         if heard is None:
             return
+        self._heard_offset = heard.offset
         self.log.forget(heard.offset)
         if not self.acknowledges_log:
             self._acknowledge(heard.position)
@@ -149,8 +156,7 @@ class Pump:
 
     def _report(self) -> None:
         now = time.monotonic()
-        is_full = self.log.size >= self.settings.max_bytes
-        progress = Progress(self.capture.received, self.log.end, self.log.size, self.changes, is_full)
+        progress = Progress(self.capture.received, self.log.end, self.log.size, self.changes, self.is_full)
         is_news = self._reported is None or progress.end != self._reported.end
         if progress != self._reported and (is_news or now - self._reported_at >= REPORT_SECONDS):
             self._reported, self._reported_at = progress, now

@@ -92,10 +92,11 @@ class Runner:
             try:
                 return work()
             except (SourceUnavailable, SinkUnavailable) as error:
-                if time.monotonic() + backoff > deadline or self._stopping.is_set():
+                if time.monotonic() + backoff > deadline:
                     raise
                 self.reporter.say("source-retry", message=str(error), retry_seconds=backoff)
-                self._stopping.wait(backoff)
+                if self._stopping.wait(backoff):
+                    raise _Stopped("stopped before it began") from error
                 backoff *= 2
 
     def _check_positions(self, confirmed: str) -> str:
@@ -145,6 +146,7 @@ class Runner:
         for follower, keeper in zip(self._followers, self._keepers, strict=True):
             follower.start()
             keeper.start()
+        self._acknowledge(capture)  # a log that is full may hold nothing that is still needed
         self.reporter.say("running", sinks=list(self.sinks), tables=sum(len(f.tables) for f in self._followers))
 
     def _has_reached(self, capture: CaptureSupervisor, sink: Any, log_id: str) -> bool:

@@ -109,7 +109,8 @@ class TableKeeper:
     def _snapshot(self, statuses: list[TableStatus]) -> None:
         """Copy all tables that wait for it under one exported snapshot, as one Spark job."""
         present = {schema.table: schema for schema in self.source.tables()}
-        marks = self.sink.sink.read_state().chunks
+        with self.sink.lock:
+            marks = self.sink.sink.read_state().chunks
         with self.source.export_snapshot() as snapshot:
             work: list[ChunkWork] = []
             for status in statuses:
@@ -149,7 +150,8 @@ class TableKeeper:
         fresh = [
             ChunkMark(chunk.table, started.generation, chunk.number, msgspec.structs.asdict(chunk)) for chunk in planned
         ]
-        self.sink.sink.begin_snapshot(started, fresh, clear=True)
+        with self.sink.lock:
+            self.sink.sink.begin_snapshot(started, fresh, clear=True)
         self._became(started)
         return [ChunkWork(schema, mark) for mark in fresh]
 
@@ -162,7 +164,8 @@ class TableKeeper:
 
     def _finish_snapshots(self, snapshot: ExportedSnapshot) -> None:
         """Tables whose chunks are all loaded begin to catch up."""
-        chunks = self.sink.sink.read_state().chunks
+        with self.sink.lock:
+            chunks = self.sink.sink.read_state().chunks
         for status in self._in(TableState.SNAPSHOT):
             marks = [mark for mark in chunks.get(status.table, []) if mark.generation == status.generation]
             if marks and all(mark.is_loaded for mark in marks):
@@ -173,12 +176,14 @@ class TableKeeper:
     def _catch_up(self, statuses: list[TableStatus]) -> None:
         """Apply what happened since the tables' start; live once past everything that a snapshot saw."""
         sink = self.sink
-        first = min(status.watermark.offset for status in statuses)
+        first, end = min(status.watermark.offset for status in statuses), sink.watermark.offset
         limit = sink.log.limit(first, sink.settings.max_rows)
-        if limit < sink.watermark.offset:
-            sink.catch_up_to(statuses, limit, finish=False)
+        is_past = all(self.source.reached(sink.watermark.position, status.snapshot_end) for status in statuses)
+        if limit < end or (first < end and not is_past):
+            sink.catch_up_to(statuses, min(limit, end), finish=False)
+            sink.on_commit()  # a full log makes room for what the snapshot saw
             return
-        if not all(self.source.reached(sink.watermark.position, status.snapshot_end) for status in statuses):
+        if not is_past:
             self._stopping.wait(IDLE_SECONDS)
             return
         with sink.lock:
@@ -200,7 +205,8 @@ class TableKeeper:
     def _write(self, status: TableStatus) -> None:
         from tailrace.sinks.base import Batch
 
-        self.sink.sink.commit(Batch(tables=(status,)), self.source.read_rows)
+        with self.sink.lock:
+            self.sink.sink.commit(Batch(tables=(status,)), self.source.read_rows)
         self._became(status)
 
     def _became(self, status: TableStatus) -> None:

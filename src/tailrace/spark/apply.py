@@ -112,15 +112,23 @@ def _net_pieces(
         wanted = plan.tables.keys() & header.tables.keys()
         if not wanted:
             continue
-        runs: dict[tuple[str, TableSchema], list[Changes]] = {}
+        runs: dict[str, list[list[Changes]]] = {}
         for changes in plan.source.decode(frames, piece.first, piece.last, wanted):
             kept = _filter(plan.source, changes, plan.tables[changes.schema.table])
             if len(kept):
-                runs.setdefault((kept.schema.table, kept.schema), []).append(kept)
-        for (table, schema), run in runs.items():
-            if schema not in schemas.setdefault(table, []):
-                schemas[table].append(schema)
-            yield from net_changes(run)
+                _add(runs.setdefault(kept.schema.table, []), kept)
+        for table, own in runs.items():
+            for run in own:
+                if schemas.setdefault(table, [])[-1:] != [run[0].schema]:
+                    schemas[table].append(run[0].schema)
+                yield from net_changes(run)
+
+
+def _add(runs: list[list[Changes]], changes: Changes) -> None:
+    """A run holds one version; a version that comes back after another begins a run of its own."""
+    if not runs or runs[-1][0].schema != changes.schema:
+        runs.append([])
+    runs[-1].append(changes)
 
 
 def _last_end(transactions: Any, last: int) -> tuple[int, int] | None:

@@ -5,29 +5,44 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import IO, Any, Self
 
 import psutil
+import psycopg
 import yaml
 
+from tailrace.config import load
+from tailrace.errors import SinkError
+from tailrace.model.lifecycle import TableState
+from tailrace.sinks.base import SinkState
+from tailrace.sinks.sql.sqlite import SqliteSink
+from tailrace.sinks.sql.sqlite_peek import SqlitePeek
+from tailrace.sources.postgres.positions import reached
 from tailrace.testing.processes import wait_until
 
-WAIT_SECONDS = 120.0
+WAIT_SECONDS = 180.0
+LONGEST_SECONDS = 600.0
 
 
-def write_pipeline(folder: Path, source: str, sinks: Mapping[str, str], **settings: Any) -> Path:
-    """A pipeline file in `folder`; `settings` are more keys of the file, `tables` of its source."""
+def write_pipeline(folder: Path, source: str, sinks: Mapping[str, str | dict[str, Any]], /, **settings: Any) -> Path:
+    """A pipeline file in `folder`. A sink is its URL, or all of its settings.
+
+    `settings` are more keys of the file, `tables` and those of `source` are its source's.
+    """
     tables = settings.pop("tables", ["*.*"])
     name = settings.pop("name", "under_test")
     document = {
         "name": name,
         "source": {"url": source, "tables": tables, **settings.pop("source", {})},
-        "sinks": {sink: {"url": url} for sink, url in sinks.items()},
+        "sinks": {name: {"url": sink} if isinstance(sink, str) else sink for name, sink in sinks.items()},
         **settings,
     }
     path = folder / "pipeline.yml"
@@ -35,33 +50,61 @@ def write_pipeline(folder: Path, source: str, sinks: Mapping[str, str], **settin
     return path
 
 
+def tailrace(*arguments: str | Path, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """One command to its end, as a user types it; whatever it says is kept."""
+    command = [sys.executable, "-m", "tailrace.cli.main", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_SECONDS, check=False, cwd=folder)
+
+
 class RunningPipeline:
-    """`tailrace run FILE` in a process of its own."""
+    """`tailrace run FILE` in a process of its own. As a context manager it kills what still runs at the end.
+
+    It has a process group of its own, as a job of a shell has: Ctrl-C reaches all of it.
+    """
 
     def __init__(self, file: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
         command = [sys.executable, "-m", "tailrace.cli.main", "run", str(file), *options]
         self.process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.PIPE,
             env={**os.environ, **(environment or {})},
             text=True,
+            process_group=0,
         )
         self.lines: list[str] = []
         self.events: list[dict[str, Any]] = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self._readers = [
+            threading.Thread(target=self._read, args=(stream,), daemon=True)
+            for stream in (self.process.stdout, self.process.stderr)
+        ]
+        for reader in self._readers:
+            reader.start()
 
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
+    def _read(self, stream: IO[str]) -> None:
+        for line in stream:
             self.lines.append(line.rstrip())
             if line.startswith("{"):
-                self.events.append(json.loads(line))
+                with suppress(ValueError):  # the line that a killed process did not finish
+                    self.events.append(json.loads(line))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.kill()
+        self._join()
 
     @property
     def output(self) -> str:
-        return "\n".join(self.lines)
+        return "\n".join(list(self.lines))
+
+    def said(self, event: str) -> list[dict[str, Any]]:
+        """All events of one kind so far."""
+        return [each for each in list(self.events) if each["event"] == event]
 
     def wait_for(self, is_so: Callable[[], object], what: str, seconds: float = WAIT_SECONDS) -> None:
         """Wait until `is_so`; fails with what the pipeline said when it does not come or the pipeline ends first."""
@@ -74,13 +117,13 @@ class RunningPipeline:
             return False
 
         try:
-            wait_until(look, seconds=seconds, what=what)
+            wait_until(look, seconds=seconds, what=what, every=0.05)
         except TimeoutError as error:
             raise AssertionError(f"waited in vain for {what}:\n{self.output}") from error
 
     def wait_until_live(self, *tables: str) -> None:
         def is_live() -> bool:
-            live = {e["table"] for e in list(self.events) if e["event"] == "table" and e["state"] == "live"}
+            live = {each["table"] for each in self.said("table") if each["state"] == "live"}
             return bool(live) and live.issuperset(tables)
 
         self.wait_for(is_live, "the tables to be live")
@@ -92,13 +135,23 @@ class RunningPipeline:
         except subprocess.TimeoutExpired as error:
             self.kill()
             raise AssertionError(f"the pipeline did not end in {seconds:g} s:\n{self.output}") from error
-        self._reader.join(5)
+        self._join()
         return code
+
+    def _join(self) -> None:
+        """Wait for its last words; a child that outlives it for a moment may hold its output open."""
+        for reader in self._readers:
+            reader.join(5)
 
     def stop(self, seconds: float = 60.0) -> int:
         """As an operator does: SIGTERM."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
+        return self.ended(seconds)
+
+    def interrupt(self, seconds: float = 60.0) -> int:
+        """As Ctrl-C on a terminal does: SIGINT to the whole process group."""
+        os.killpg(self.process.pid, signal.SIGINT)
         return self.ended(seconds)
 
     def kill(self) -> None:
@@ -107,21 +160,76 @@ class RunningPipeline:
         self.process.wait(10)
 
     def kill_capture(self) -> None:
-        self._kill_child("tailrace.pipeline.capture")
+        """SIGKILL of the capture process. The pipeline must notice, and start another."""
+        self.capture_process().kill()
 
     def kill_jvm(self) -> None:
-        self._kill_child("org.apache.spark.deploy.SparkSubmit")
+        """SIGKILL of Spark's JVM. The pipeline must notice, and end."""
+        self._child("org.apache.spark.deploy.SparkSubmit").kill()
 
-    def _kill_child(self, mark: str) -> None:
-        children = psutil.Process(self.process.pid).children(recursive=True)
-        found = [child for child in children if mark in " ".join(child.cmdline())]
-        assert found, f"the pipeline has no process {mark}"
-        found[0].kill()
+    def capture_process(self) -> psutil.Process:
+        """The capture process, once there is one: a dead one's successor takes a moment to come."""
+        return self._child("tailrace.pipeline.capture")
+
+    def _child(self, mark: str) -> psutil.Process:
+        self.wait_for(lambda: list(self._children(mark)), f"a process {mark}")
+        return next(self._children(mark))
+
+    def _children(self, mark: str) -> Iterator[psutil.Process]:
+        with suppress(psutil.NoSuchProcess):
+            for child in psutil.Process(self.process.pid).children(recursive=True):
+                with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                    if mark in " ".join(child.cmdline()):
+                        yield child
 
 
 def run_until_current(file: Path, environment: Mapping[str, str] | None = None) -> RunningPipeline:
     """Run to the end; the exit code must be 0."""
-    pipeline = RunningPipeline(file, "--until-current", environment=environment)
-    code = pipeline.ended(300)
-    assert code == 0, f"exit code {code}:\n{pipeline.output}"
-    return pipeline
+    with RunningPipeline(file, "--until-current", environment=environment) as pipeline:
+        code = pipeline.ended(LONGEST_SECONDS)
+        assert code == 0, f"exit code {code}:\n{pipeline.output}"
+        return pipeline
+
+
+class Replica:
+    """What a SQLite sink remembers of its pipeline, seen from beside it."""
+
+    def __init__(self, file: Path, sink: str = "replica") -> None:
+        self._pipeline, self._sink = load(file), sink
+
+    def state(self) -> SinkState:
+        """Empty while there is no file, or one that is just being made."""
+        view = SqlitePeek(SqliteSink(self._pipeline, self._sink))
+        try:
+            return view.read_state() or SinkState(None, {}, {})
+        except (SinkError, sqlite3.Error):
+            return SinkState(None, {}, {})
+        finally:
+            view.close()
+
+    def is_copying(self) -> bool:
+        """In the middle of a snapshot: some chunks of a table are loaded, others are not."""
+        marks = [mark.is_loaded for chunks in self.state().chunks.values() for mark in chunks]
+        return any(marks) and not all(marks)
+
+    def is_catching_up(self) -> bool:
+        """In the middle of a catch-up: a table has come some way through the log, and is not live."""
+        tables = self.state().tables.values()
+        return any(table.state is TableState.CATCH_UP and table.watermark.offset > 0 for table in tables)
+
+    def is_live(self) -> bool:
+        tables = self.state().tables.values()
+        return bool(tables) and all(table.state is TableState.LIVE for table in tables)
+
+    def has_reached(self, position: str) -> bool:
+        """Whether all tables are live, and have what the source committed before `position` of its log."""
+        mark = self.state().watermark
+        return mark is not None and bool(mark.position) and self.is_live() and reached(mark.position, position)
+
+
+def position_of(url: str) -> str:
+    """The present end of a PostgreSQL server's log: whatever was committed lies before it."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        row = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
+        assert row is not None
+        return str(row[0])

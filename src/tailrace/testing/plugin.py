@@ -16,6 +16,11 @@ from tailrace.testing.mysql import MariaDbServer, MySqlServer
 from tailrace.testing.postgres import INSTALLS, PostgresServer
 from tailrace.testing.processes import ServerUnavailable
 
+pytest.register_assert_rewrite(
+    *(f"tailrace.testing.sink_contract_{part}" for part in ("commits", "rows", "snapshots", "values")),
+    "tailrace.testing.sink_changes",
+)
+
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,9 +13,12 @@ from tailrace.model.net import NetChanges, Partial
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.model.types import ColumnType, Kind
 from tailrace.model.watermark import Watermark
-from tailrace.sinks.base import Batch, ChunkMark
+from tailrace.sinks.base import Batch, ChunkMark, Sink
 
 Rows: TypeAlias = Sequence[tuple[Any, ...]] | pa.RecordBatch
+MakeSink = Callable[..., Sink]
+ReadRows = Callable[[TableSchema], list[tuple[Any, ...]]]
+Inventory = Callable[[], list[str]]
 
 LOG_ID = "0123456789abcdef"
 INT = ColumnType(Kind.INT64, "bigint")
@@ -32,6 +35,21 @@ PAIRS = TableSchema(  # neither does the key come first, nor are its columns in 
     ("b", "a"),
 )
 LOOSE = TableSchema("public", "loose", (Column("x", INT), Column("y", TEXT)), (), Identity.FULL)
+
+ODD = TableSchema(
+    "Wörter",
+    'or"der; DROP TABLE x --',
+    (
+        Column('Grö"ße', INT, nullable=False),
+        Column("select", TEXT),
+        Column("a b", TEXT),
+        Column("c'd", TEXT),
+        Column("日本", INT, nullable=False),
+        Column("%s", TEXT),
+        Column("c0", TEXT),
+    ),
+    ("日本", 'Grö"ße'),
+)
 
 
 def table_of(schema: TableSchema, rows: Rows) -> pa.RecordBatch:
@@ -104,3 +122,9 @@ def apply(sink: Any, changes: Sequence[NetChanges], offset: int, fetch: SourceRo
     """One micro-batch in one part, up to `offset` of the log."""
     part = sink.stage(f"batch-{offset}", 0, changes)
     return int(sink.commit(Batch((part,), watermark(offset)), fetch or SourceRows(changes[0].schema)))
+
+
+def same(found: list[tuple[Any, ...]], expected: list[tuple[Any, ...]]) -> bool:
+    """Equal as multisets."""
+    assert sorted(map(repr, found)) == sorted(map(repr, expected))
+    return True

@@ -14,21 +14,17 @@ from tailrace.model.watermark import Watermark
 from tailrace.sinks.base import Batch, ChunkMark, SinkState
 from tailrace.sinks.sql.dialect import Dialect, Session
 
+_KEYS = {"pipeline": "name", "name": "name", "generation": "integer", "number": "integer"}
 TABLES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     "watermarks": (
         {"pipeline": "name", "log_id": "text", "log_offset": "integer", "position": "text", "committed_at": "moment"},
         ("pipeline",),
     ),
     "tables": ({"pipeline": "name", "name": "name", "status": "text"}, ("pipeline", "name")),
-    "chunks": (
-        {
-            **{"pipeline": "name", "name": "name", "generation": "integer", "number": "integer"},
-            **{"chunk": "text", "is_loaded": "flag", "row_count": "integer"},
-        },
-        ("pipeline", "name", "generation", "number"),
-    ),
+    "chunks": (_KEYS | {"chunk": "text", "is_loaded": "flag", "row_count": "integer"}, tuple(_KEYS)),
 }
 """Our tables: the kind of each column, and the key."""
+NOTE = "what tailrace remembers; not to be changed by hand"
 
 
 class Bookkeeping:
@@ -52,18 +48,28 @@ class Bookkeeping:
             if not dialect.has_schema(session, target.schema):
                 session.execute(dialect.create_schema(target.schema))
             lines = [f"{dialect.quote(column)} {dialect.state_type(kind)}" for column, kind in columns.items()]
-            for statement in dialect.create_table(self._names[name], lines, dialect.names(key)):
+            for statement in dialect.create_table(self._names[name], lines, dialect.names(key), NOTE):
                 session.execute(statement)
 
     def read(self, session: Session) -> SinkState:
-        tables = self._select(session, "tables", ["status"])
-        statuses = [msgspec.json.decode(status, type=TableStatus) for (status,) in tables]
         chunks: dict[str, list[ChunkMark]] = {}
         columns = ["name", "generation", "number", "chunk", "is_loaded", "row_count"]
         for table, generation, number, chunk, is_loaded, rows in sorted(self._select(session, "chunks", columns)):
             mark = ChunkMark(table, generation, number, msgspec.json.decode(chunk), bool(is_loaded), rows)
             chunks.setdefault(table, []).append(mark)
-        return SinkState(self.watermark(session), {status.table: status for status in statuses}, chunks)
+        return SinkState(self.watermark(session), {status.table: status for status in self.statuses(session)}, chunks)
+
+    def statuses(self, session: Session) -> list[TableStatus]:
+        found = self._select(session, "tables", ["status"])
+        return [msgspec.json.decode(status, type=TableStatus) for (status,) in found]
+
+    def is_active(self, session: Session, owner: str) -> bool:
+        """Whether another pipeline's sink has notes here."""
+        name = self._dialect.quote("pipeline")
+        return any(
+            session.execute(f"SELECT 1 FROM {self._names[table]} WHERE {name} = %s LIMIT 1", [owner])
+            for table in ("watermarks", "tables")
+        )
 
     def watermark(self, session: Session) -> Watermark | None:
         found = self._select(session, "watermarks", ["log_id", "log_offset", "position"])
@@ -92,7 +98,7 @@ class Bookkeeping:
 
     def write_watermark(self, session: Session, mark: Watermark) -> None:
         row = {"log_id": mark.log_id, "log_offset": mark.offset, "position": mark.position}
-        self._write(session, "watermarks", row)
+        self._write(session, "watermarks", row, {"committed_at": "CURRENT_TIMESTAMP"})
 
     def write_status(self, session: Session, status: TableStatus) -> None:
         self._write(session, "tables", {"name": status.table, "status": msgspec.json.encode(status).decode()})
@@ -128,16 +134,17 @@ class Bookkeeping:
         pairs = {"pipeline": self._owner} | where
         return " AND ".join(f"{self._dialect.quote(name)} = %s" for name in pairs), list(pairs.values())
 
-    def _write(self, session: Session, table: str, row: dict[str, Any]) -> None:
-        """Insert a row of ours, or replace it where its key is there."""
+    def _write(self, session: Session, table: str, row: dict[str, Any], computed: dict[str, str] | None = None) -> None:
+        """Insert a row of ours, or replace it where its key is there. `computed` are columns given as SQL."""
         quote = self._dialect.quote
         values = {"pipeline": self._owner} | row
+        given = dict.fromkeys(values, "%s") | (computed or {})
         key = TABLES[table][1]
-        marks = ", ".join(f"%s AS {quote(name)}" for name in values)
-        others = {quote(name): f"s.{quote(name)}" for name in values if name not in key}
-        query = f"SELECT {', '.join(f's.{quote(name)}' for name in values)} FROM (SELECT {marks}) s"
+        marks = ", ".join(f"{value} AS {quote(name)}" for name, value in given.items())
+        others = {quote(name): f"s.{quote(name)}" for name in given if name not in key}
+        query = f"SELECT {', '.join(f's.{quote(name)}' for name in given)} FROM (SELECT {marks}) s"
         statement = self._dialect.insert(
-            self._names[table], self._dialect.names(values), query, [quote(name) for name in key], others
+            self._names[table], self._dialect.names(given), query, [quote(name) for name in key], others
         )
         session.execute(statement, list(values.values()))
 

@@ -43,7 +43,16 @@ class ExistingTable(msgspec.Struct, frozen=True):
 
     columns: tuple[ExistingColumn, ...]
     unique: frozenset[frozenset[str]]  # the sets of columns that are unique together
-    is_ours: bool  # tailrace made it
+    note: str  # the table's comment: ours says for whom we made it
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """What a driver's error means: its kind, and a sentence without values."""
+
+    kind: type[SinkError]
+    words: str
+    hint: str | None = None
+    is_duplicate: bool = False  # a key is there already
 
 
 class Session(Protocol):
@@ -81,13 +90,23 @@ class Dialect(ABC):
     folds_names: ClassVar[bool]
     """Names that differ in case only are the same name."""
     ddl_is_transactional: ClassVar[bool]
+    load_replaces: ClassVar[bool]
+    """A bulk load into a table replaces the rows whose key is there already, instead of failing."""
 
     @abstractmethod
     def connect(self, url: str) -> Session: ...
 
     @abstractmethod
-    def explain(self, error: BaseException) -> tuple[type[SinkError], str] | None:
-        """What a driver's error means: its kind, and a sentence without values. None if it is not a driver's."""
+    def server(self, url: str) -> str:
+        """Where a URL leads, without its secrets."""
+
+    @abstractmethod
+    def check(self, session: Session, url: str, schemas: Iterable[str]) -> None:
+        """Raise SinkRejected if the server can not serve as a sink. `schemas` are those that tables will go to."""
+
+    @abstractmethod
+    def explain(self, error: BaseException) -> Explanation | None:
+        """None if the error is not the driver's."""
 
     # --- names
 
@@ -105,6 +124,10 @@ class Dialect(ABC):
     @abstractmethod
     def own(self, name: str, url: str) -> Target:
         """Where a table of our own is, such as `watermarks`."""
+
+    @abstractmethod
+    def is_own(self, target: Target, url: str) -> bool:
+        """Whether our own tables are there, or could be."""
 
     def qualified(self, target: Target) -> str:
         return f"{self.quote(target.schema)}.{self.quote(target.name)}"
@@ -124,7 +147,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def state_type(self, kind: str) -> str:
-        """The type of a column of our own tables: `name`, `text`, `integer` or `flag`."""
+        """The type of a column of our own tables: `name`, `text`, `integer`, `flag` or `moment`."""
 
     @abstractmethod
     def encode(self, fields: Fields) -> bytes | pa.Buffer:
@@ -135,7 +158,7 @@ class Dialect(ABC):
         """Rows that travel in a receipt."""
 
     @abstractmethod
-    def loads_directly(self, schema: TableSchema) -> bool:
+    def loads_directly(self, schema: TableSchema, existing: ExistingTable) -> bool:
         """Whether `encode`'s bytes can go into the table itself: nothing has to be cast on the way."""
 
     @abstractmethod
@@ -172,8 +195,12 @@ class Dialect(ABC):
     def create_schema(self, name: str) -> str: ...
 
     @abstractmethod
-    def create_table(self, table: str, lines: Sequence[str], key: str) -> list[str]:
-        """Statements that make a table and mark it as ours. All names are quoted; `key` is empty without one."""
+    def create_table(self, table: str, lines: Sequence[str], key: str, note: str) -> list[str]:
+        """Statements that make a table and note for whom. All names are quoted; `key` is empty without one."""
+
+    @abstractmethod
+    def annotate(self, table: str, note: str) -> list[str]:
+        """Statements that note for whom a table is."""
 
     @abstractmethod
     def create_staging(self, table: str, columns: Sequence[StagedColumn]) -> str: ...

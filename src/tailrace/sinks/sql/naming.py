@@ -13,11 +13,11 @@ def flat_name(schema: str, name: str, schemas: Mapping[str, str]) -> str:
     return f"{prefix}_{name}" if prefix else name
 
 
-def check_collisions(names: Iterable[tuple[str, str]]) -> None:
-    """Refuse two source tables that would share one table of a sink that folds case. Pairs are (source, sink)."""
+def check_collisions(names: Iterable[tuple[str, str]], *, folds: bool = True) -> None:
+    """Refuse two source tables that would share one table of a sink. Pairs are (source, sink); most sinks fold case."""
     seen: dict[str, str] = {}
     for source, target in names:
-        other = seen.setdefault(target.lower(), source)
+        other = seen.setdefault(target.lower() if folds else target, source)
         if other != source:
             raise SinkRejected(
                 f"tables {other} and {source} would both be {target} in the sink",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,9 @@ from tailrace.model.text import to_text
 from tailrace.model.types import ColumnType, Kind
 from tailrace.sinks.sql.postgres_numeric import decimal_pieces, numeric_pieces
 
-Table = npt.NDArray[np.uint8]
-Piece = Table | pa.Array
+Table: TypeAlias = npt.NDArray[np.uint8]
+Piece: TypeAlias = Any
+"""A table of bytes, one row a value, or an Arrow binary array."""
 
 HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TRAILER = b"\xff\xff"
@@ -43,27 +44,31 @@ def copy_rows(columns: Sequence[tuple[ColumnType, pa.Array]]) -> pa.Buffer:
     return _joined(pieces, rows)
 
 
-def array_of(type_: ColumnType, oid: int, array: pa.Array) -> bytes:
+def array_of(oid: int, type_: ColumnType, array: pa.Array) -> bytes:
     """The column as one array value, `oid` being the type of its elements."""
     has_null = int(array.null_count > 0)
     if not len(array):
         return struct.pack(">iii", 0, 0, oid)
     head = struct.pack(">iiIii", 1, has_null, oid, len(array), 1)
-    return head + memoryview(_joined(value_pieces(array, type_), len(array)))  # type: ignore[no-any-return]
-
-
-def has_binary(type_: ColumnType) -> bool:
-    """Values of this type can be written here; the others go as text and are cast by the server."""
-    return type_.kind in _FIXED or type_.kind in _VARIABLE
+    return head + bytes(_joined(value_pieces(array, type_), len(array)))
 
 
 def value_pieces(array: pa.Array, type_: ColumnType) -> list[Piece]:
     """Length and bytes of every value."""
     if type_.kind in _FIXED:
-        return _fixed_pieces(array, _FIXED[type_.kind](array.drop_null() if array.null_count else array, type_))
-    if type_.kind in _VARIABLE:
-        return _VARIABLE[type_.kind](array, type_)
-    return _text_pieces(to_text(array, type_), type_)
+        values = array.drop_null() if array.null_count else array
+        return _fixed_pieces(array, _oid(values) if type_.name == "oid" else _FIXED[type_.kind](values))
+    match type_.kind:
+        case Kind.DECIMAL:
+            return decimal_pieces(array, type_)
+        case Kind.NUMERIC:
+            return numeric_pieces(array)
+        case Kind.BYTES:
+            return _text_pieces(array)
+        case Kind.JSON if type_.name == "jsonb":
+            return _text_pieces(array, b"\1")
+        case _:
+            return _text_pieces(to_text(array, type_))
 
 
 def _fixed_pieces(array: pa.Array, values: Array) -> list[Piece]:
@@ -89,32 +94,27 @@ def _bytes_of(rows: Array) -> Table:
     return np.ascontiguousarray(rows).view(np.uint8).reshape(len(rows), rows.dtype.itemsize)
 
 
-def _integer(layout: str) -> Callable[[pa.Array, ColumnType], Array]:
-    return lambda array, type_: array.to_numpy(zero_copy_only=False).astype(layout)
+def _as(layout: str) -> Callable[[pa.Array], Array]:
+    return lambda array: np.asarray(array.to_numpy(zero_copy_only=False)).astype(layout)
 
 
-def _int64(array: pa.Array, type_: ColumnType) -> Array:
-    return array.to_numpy().astype(">u4" if type_.name == "oid" else ">i8")
+_oid = _as(">u4")
 
 
-def _boolean(array: pa.Array, type_: ColumnType) -> Array:
-    return array.to_numpy(zero_copy_only=False).astype(np.uint8)
-
-
-def _float(layout: str) -> Callable[[pa.Array, ColumnType], Array]:
-    def convert(array: pa.Array, type_: ColumnType) -> Array:
-        values = array.to_numpy().astype(layout)
+def _float(layout: str) -> Callable[[pa.Array], Array]:
+    def convert(array: pa.Array) -> Array:
+        values: Array = array.to_numpy().astype(layout)
         values[np.isnan(values)] = np.nan  # one NaN, whatever its bits were
         return values
 
     return convert
 
 
-def _date(array: pa.Array, type_: ColumnType) -> Array:
+def _date(array: pa.Array) -> Array:
     return _since_2000(array.view(pa.int32()).to_numpy(), _EPOCH_DAYS).astype(">i4")
 
 
-def _timestamp(array: pa.Array, type_: ColumnType) -> Array:
+def _timestamp(array: pa.Array) -> Array:
     return _since_2000(array.view(pa.int64()).to_numpy(), _EPOCH_US).astype(">i8")
 
 
@@ -123,22 +123,22 @@ def _since_2000(values: Array, epoch: int) -> Array:
     limits = np.iinfo(values.dtype)
     is_infinite = (values == limits.max) | (values == limits.min)
     if not is_infinite.any():
-        return values - values.dtype.type(epoch)
-    return np.where(is_infinite, values, np.where(is_infinite, 0, values) - values.dtype.type(epoch))
+        return np.asarray(values - values.dtype.type(epoch))
+    return np.asarray(np.where(is_infinite, values, np.where(is_infinite, 0, values) - values.dtype.type(epoch)))
 
 
-def _time(array: pa.Array, type_: ColumnType) -> Array:
-    return array.view(pa.int64()).to_numpy().astype(">i8")
+def _time(array: pa.Array) -> Array:
+    return np.asarray(array.view(pa.int64()).to_numpy()).astype(">i8")
 
 
-def _timetz(array: pa.Array, type_: ColumnType) -> Array:
+def _timetz(array: pa.Array) -> Array:
     rows = np.empty(len(array), [("microseconds", ">i8"), ("west", ">i4")])
     rows["microseconds"] = array.field("microseconds").to_numpy()
     rows["west"] = -array.field("offset_seconds").to_numpy()
     return rows
 
 
-def _interval(array: pa.Array, type_: ColumnType) -> Array:
+def _interval(array: pa.Array) -> Array:
     rows = np.empty(len(array), [("microseconds", ">i8"), ("days", ">i4"), ("months", ">i4")])
     for name in ("microseconds", "days", "months"):
         rows[name] = array.field(name).to_numpy()
@@ -150,22 +150,14 @@ _DIGIT[[*b"0123456789abcdef"]] = np.arange(16)
 _UUID_DIGITS = [place for place in range(36) if place not in (8, 13, 18, 23)]
 
 
-def _uuid(array: pa.Array, type_: ColumnType) -> Array:
+def _uuid(array: pa.Array) -> Array:
     text = array.cast(pa.binary(36)) if len(array) else pa.array([], pa.binary(36))
     characters = np.frombuffer(text.buffers()[1], np.uint8)[36 * text.offset : 36 * (text.offset + len(text))]
     digits = _DIGIT[characters.reshape(-1, 36)[:, _UUID_DIGITS]]
     return np.ascontiguousarray(digits[:, 0::2] << 4 | digits[:, 1::2]).view("V16").reshape(-1)
 
 
-def _text_pieces(array: pa.Array, type_: ColumnType) -> list[Piece]:
-    return _variable(array, b"")
-
-
-def _json_pieces(array: pa.Array, type_: ColumnType) -> list[Piece]:
-    return _variable(array, b"\1" if type_.name == "jsonb" else b"")
-
-
-def _variable(array: pa.Array, prefix: bytes) -> list[Piece]:
+def _text_pieces(array: pa.Array, prefix: bytes = b"") -> list[Piece]:
     """Texts and bytes as they lie in Arrow; `prefix` comes before each."""
     binary = array.view(pa.binary()) if not pa.types.is_binary(array.type) else array
     lengths = pc.binary_length(binary)
@@ -182,11 +174,11 @@ def _variable(array: pa.Array, prefix: bytes) -> list[Piece]:
     return [_lengths(lengths.to_numpy()), filled]
 
 
-_FIXED: dict[Kind, Callable[[Any, ColumnType], Array]] = {
-    Kind.BOOLEAN: _boolean,
-    Kind.INT16: _integer(">i2"),
-    Kind.INT32: _integer(">i4"),
-    Kind.INT64: _int64,
+_FIXED: dict[Kind, Callable[[Any], Array]] = {
+    Kind.BOOLEAN: _as("u1"),
+    Kind.INT16: _as(">i2"),
+    Kind.INT32: _as(">i4"),
+    Kind.INT64: _as(">i8"),
     Kind.FLOAT32: _float(">f4"),
     Kind.FLOAT64: _float(">f8"),
     Kind.UUID: _uuid,
@@ -196,14 +188,6 @@ _FIXED: dict[Kind, Callable[[Any, ColumnType], Array]] = {
     Kind.TIMESTAMP: _timestamp,
     Kind.TIMESTAMPTZ: _timestamp,
     Kind.INTERVAL: _interval,
-}
-_VARIABLE: dict[Kind, Callable[[Any, ColumnType], list[Piece]]] = {
-    Kind.DECIMAL: lambda array, type_: decimal_pieces(array, type_),
-    Kind.NUMERIC: lambda array, type_: numeric_pieces(array),
-    Kind.TEXT: _text_pieces,
-    Kind.ENUM: _text_pieces,
-    Kind.BYTES: _text_pieces,
-    Kind.JSON: _json_pieces,
 }
 
 

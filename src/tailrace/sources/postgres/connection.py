@@ -12,6 +12,7 @@ from psycopg import errors as pg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tailrace.errors import SourceError, SourceRefused, SourceUnavailable
+from tailrace.sources.postgres.positions import end_of_record
 from tailrace.sources.postgres.types import CAPTURE_SETTINGS
 
 CONNECT_TIMEOUT_SECONDS = 10
@@ -55,6 +56,15 @@ def connection_error(url: str, error: psycopg.Error) -> SourceError:
     reason = _sentence(error)
     kind = SourceRefused if _REFUSALS.search(reason) else SourceUnavailable
     return kind(f"cannot connect to PostgreSQL at {server_of(url)}: {reason}")
+
+
+def current_position(connection: psycopg.Connection[Any]) -> str:
+    """The end of the server's log: whatever was committed before lies before it."""
+    row = connection.execute(
+        "SELECT pg_current_wal_insert_lsn()::text, pg_size_bytes(current_setting('wal_segment_size'))"
+    ).fetchone()
+    assert row is not None
+    return end_of_record(*row)
 
 
 @contextmanager

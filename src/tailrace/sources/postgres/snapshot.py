@@ -19,7 +19,7 @@ from psycopg import pq, sql
 from tailrace.errors import DecodeError, SourceRefused, SourceUnavailable
 from tailrace.model.schema import Column, TableSchema
 from tailrace.sources.base import Chunk, ExportedSnapshot, TableRewritten, Visibility
-from tailrace.sources.postgres.connection import connect, server_of, source_errors
+from tailrace.sources.postgres.connection import connect, current_position, server_of, source_errors
 from tailrace.sources.postgres.copying import CopiedRows, check_width, copy_out
 from tailrace.sources.postgres.lanes import BINARY, NULL, TEXT, Cells, big_endian
 from tailrace.sources.postgres.types import has_binary_decoder, text_expression
@@ -42,9 +42,8 @@ def export_snapshot(url: str) -> Iterator[ExportedSnapshot]:
         row = connection.execute("SELECT pg_export_snapshot(), pg_current_snapshot()::text").fetchone()
         assert row is not None
         with connect(url) as other:  # after the snapshot was taken: whatever it sees has been written by now
-            position = other.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
-        assert position is not None
-        yield ExportedSnapshot(row[0], Visibility(row[1]), position[0])
+            position = current_position(other)
+        yield ExportedSnapshot(row[0], Visibility(row[1]), position)
 
 
 @contextmanager

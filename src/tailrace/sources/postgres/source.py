@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tailrace import config
 from tailrace.config import TablePatterns
-from tailrace.errors import SourceRefused
+from tailrace.errors import SourceRefused, SourceUnavailable
 from tailrace.model.changes import Changes
 from tailrace.model.frames import Frames
 from tailrace.model.schema import TableSchema
@@ -20,7 +20,7 @@ from tailrace.sources.base import Chunk, ExportedSnapshot, Finding, Visibility
 from tailrace.sources.postgres import catalog, pgoutput, positions, preflight, slots, snapshot, visibility
 from tailrace.sources.postgres.capture import PostgresCapture
 from tailrace.sources.postgres.catalog import SourceTable, list_tables, published_tables, table_schema
-from tailrace.sources.postgres.connection import connect, server_of, source_errors
+from tailrace.sources.postgres.connection import connect, current_position, server_of, source_errors
 from tailrace.sources.postgres.types import has_binary_decoder
 
 
@@ -46,6 +46,11 @@ class PostgresSource:
             wanted = {(t.schema, t.name) for t in self._wanted(connection)}
             slots.ensure_publication(connection, self.publication, wanted, may_create=self.settings.create)
             slot = slots.usable_slot(connection, self.slot)
+            if slot is not None and slot.active_pid is not None:
+                raise SourceUnavailable(
+                    f"replication slot {self.slot} at {self.name} is in use by process {slot.active_pid} of the server",
+                    hint="stop the other reader, or choose another name with source.slot in the pipeline file",
+                )
             if slot is None:
                 if not self.settings.create:
                     raise SourceRefused(
@@ -66,9 +71,7 @@ class PostgresSource:
 
     def current_position(self) -> str:
         with connect(self.url) as connection, source_errors(self.url, "asking for the current position"):
-            row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
-            assert row is not None
-            return str(row[0])
+            return current_position(connection)
 
     def reached(self, position: str, target: str) -> bool:
         return positions.reached(position, target)

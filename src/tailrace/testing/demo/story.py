@@ -210,7 +210,7 @@ class Story:
 
     def _wait_until_current(self, line: Callable[[], str]) -> None:
         """Until the source may forget all that is committed now: then the sink has it durably."""
-        [target] = self._ask("SELECT pg_current_wal_insert_lsn()")
+        [target] = self._ask("SELECT pg_current_wal_flush_lsn()")
         confirmed = "SELECT confirmed_flush_lsn >= %s FROM pg_replication_slots WHERE slot_name = 'tailrace_demo'"
         self._wait(lambda: self._ask(confirmed, target) == (True,), CURRENT_SECONDS, "become current", line)
 

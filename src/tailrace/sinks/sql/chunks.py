@@ -1,0 +1,80 @@
+"""A snapshot's chunk at load speed: straight into the table, and by way of a staging table where that is not possible.
+
+The straight way fails when a row's key is there already: after a crash, chunks are read under a later snapshot, and a
+row may have moved between pages meanwhile. The rows are kept at hand for that.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO
+
+import pyarrow as pa
+
+from tailrace.model.schema import TableSchema
+from tailrace.sinks.sql.dialect import Dialect, ExistingTable, Session
+from tailrace.sinks.sql.merging import upsert
+from tailrace.sinks.sql.staged import StagedColumn
+from tailrace.sinks.sql.staging import StagingTables, encoded
+
+SPOOL_BYTES = 64 << 20
+"""Kept in memory; what is more goes into a temporary file."""
+_PIECE = 1 << 20
+
+
+class ChunkLoader:
+    """Loads the rows of one chunk, inside of the caller's transaction."""
+
+    def __init__(self, dialect: Dialect, session: Session, new_name: Callable[[], str]) -> None:
+        self._dialect, self._session, self._new_name = dialect, session, new_name
+        self.rows = 0
+
+    def load(self, table: str, schema: TableSchema, existing: ExistingTable, batches: Iterable[pa.RecordBatch]) -> None:
+        payload = encoded(self._dialect, [column.type for column in schema.columns], self._counted(batches))
+        if not self._dialect.loads_directly(schema, existing):
+            self._by_staging(table, schema, payload)
+        elif not schema.key or self._dialect.load_replaces:
+            self._straight(table, schema, payload)
+        else:
+            with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as spool:
+                self._straight_or_not(table, schema, payload, spool)
+
+    def _counted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            self.rows += batch.num_rows
+            yield batch
+
+    def _straight(self, table: str, schema: TableSchema, payload: Iterable[bytes | pa.Buffer]) -> None:
+        names = [self._dialect.quote(column.name) for column in schema.columns]
+        self._session.load(table, names, payload)
+
+    def _straight_or_not(
+        self, table: str, schema: TableSchema, payload: Iterator[bytes | pa.Buffer], spool: IO[bytes]
+    ) -> None:
+        self._session.execute("SAVEPOINT chunk")
+        try:
+            self._straight(table, schema, _kept(payload, spool))
+        except Exception as error:
+            found = self._dialect.explain(error)
+            if found is None or not found.is_duplicate:
+                raise
+            self._session.execute("ROLLBACK TO SAVEPOINT chunk")
+            spool.seek(0)
+            self._by_staging(table, schema, itertools.chain(iter(lambda: spool.read(_PIECE), b""), payload))
+        self._session.execute("RELEASE SAVEPOINT chunk")
+
+    def _by_staging(self, table: str, schema: TableSchema, payload: Iterable[bytes | pa.Buffer]) -> None:
+        staging = StagingTables(self._dialect, self._session, self._new_name)
+        columns = tuple(StagedColumn(column.name, column.type) for column in schema.columns)
+        relation = self._session.relation(staging.load(columns, payload))
+        self._session.merge(upsert(self._dialect, table, schema, relation), relation)
+        for name in staging.names:
+            self._session.execute(f"DROP TABLE {name}")
+
+
+def _kept(payload: Iterable[bytes | pa.Buffer], spool: IO[bytes]) -> Iterator[bytes | pa.Buffer]:
+    for piece in payload:
+        spool.write(memoryview(piece))
+        yield piece

@@ -1,0 +1,226 @@
+"""PostgreSQL as a sink: staging by COPY, merging by one transaction a batch.
+
+Rows travel in binary form. Tasks fill unlogged staging tables; a few rows travel in the receipt instead, and become
+array parameters of the merging statements. Everything of ours lives in the schema `_tailrace`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+
+from tailrace import config
+from tailrace.errors import SinkRejected
+from tailrace.model.schema import TableSchema
+from tailrace.model.types import ColumnType
+from tailrace.sinks.sql import postgres_reading, postgres_types
+from tailrace.sinks.sql.dialect import Dialect, ExistingColumn, ExistingTable, Explanation, Fields, Session, Target
+from tailrace.sinks.sql.postgres_arrays import array_literals
+from tailrace.sinks.sql.postgres_binary import array_of, copy_rows
+from tailrace.sinks.sql.postgres_session import PostgresSession, explain, server_of
+from tailrace.sinks.sql.server import ServerSink
+from tailrace.sinks.sql.staged import COPIES, Relation, StagedColumn
+
+SCHEMA = "_tailrace"
+OLDEST_VERSION = 12
+
+_COLUMNS = """
+SELECT a.attname, format_type(a.atttypid, a.atttypmod),
+    a.attnotnull AND NOT a.atthasdef AND a.attidentity = '',
+    coalesce(obj_description(c.oid, 'pg_class'), '')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p') ORDER BY a.attnum
+"""
+_UNIQUE = """
+SELECT array_agg(a.attname::text)
+FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+CROSS JOIN LATERAL unnest(i.indkey[0:i.indnkeyatts - 1]) k (attnum)
+LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
+WHERE n.nspname = %s AND c.relname = %s AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
+    AND i.indexprs IS NULL AND i.indimmediate
+GROUP BY i.indexrelid
+"""
+_STAGING = """
+SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relkind = 'r' AND starts_with(c.relname, %s)
+"""
+_SERVER = """
+SELECT current_setting('server_version_num')::int, getdatabaseencoding(), pg_is_in_recovery(),
+    has_database_privilege(current_database(), 'CREATE'), current_database()
+"""
+_STATE_TYPES = {"name": "text", "text": "text", "integer": "bigint", "flag": "smallint", "moment": "timestamptz"}
+
+
+class PostgresDialect(Dialect):
+    name = "PostgreSQL"
+    longest_name = 63
+    folds_names = False
+    ddl_is_transactional = True
+    load_replaces = False
+
+    def connect(self, url: str) -> Session:
+        return PostgresSession(url)
+
+    def server(self, url: str) -> str:
+        return server_of(url)
+
+    def check(self, session: Session, url: str, schemas: Iterable[str]) -> None:
+        [(version, encoding, is_standby, may_create, database)] = session.execute(_SERVER)
+        if version < OLDEST_VERSION * 10_000:
+            raise SinkRejected(f"PostgreSQL {version // 10_000} is too old: {OLDEST_VERSION} is needed")
+        if encoding != "UTF8":
+            hint = f"CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0, instead of {database}"
+            raise SinkRejected(f"the database has the encoding {encoding}, which can not hold every text", hint=hint)
+        if is_standby:
+            raise SinkRejected("the server is a standby and takes no writes", hint="use the primary's address")
+        for name in [SCHEMA, *schemas]:
+            allowed = session.execute(
+                "SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = %s", [name]
+            )
+            if allowed != [(True,)] and not (may_create and not allowed):
+                hint = (
+                    f"GRANT CREATE ON SCHEMA {self.quote(name)} TO … "
+                    if allowed
+                    else f"CREATE SCHEMA {self.quote(name)} AUTHORIZATION …"
+                )
+                raise SinkRejected(f"this user may not create tables in schema {name}", hint=hint)
+
+    def explain(self, error: BaseException) -> Explanation | None:
+        return explain(error)
+
+    def quote(self, name: str) -> str:
+        return '"' + name.replace('"', '""') + '"'
+
+    def length(self, name: str) -> int:
+        return len(name.encode())
+
+    def target(self, schema: TableSchema, schemas: Mapping[str, str], url: str) -> Target:
+        return Target(schemas.get(schema.schema, schema.schema), schema.name)
+
+    def own(self, name: str, url: str) -> Target:
+        return Target(SCHEMA, name)
+
+    def is_own(self, target: Target, url: str) -> bool:
+        return target.schema == SCHEMA
+
+    def declared(self, type_: ColumnType, *, is_key: bool = False) -> str:
+        return postgres_types.declared(type_)
+
+    def fits(self, declared: str, existing: str) -> bool:
+        return postgres_types.fits(declared, existing)
+
+    def state_type(self, kind: str) -> str:
+        return _STATE_TYPES[kind]
+
+    def encode(self, fields: Fields) -> bytes | pa.Buffer:
+        return copy_rows([_sendable(type_, array) for type_, array in fields])
+
+    def pack(self, fields: Fields) -> tuple[bytes, ...]:
+        return tuple(array_of(postgres_types.sent_oid(type_), *_sendable(type_, array)) for type_, array in fields)
+
+    def loads_directly(self, schema: TableSchema, existing: ExistingTable) -> bool:
+        types = {column.name: column.type for column in existing.columns}
+        return not any(
+            postgres_types.is_cast(column.type)
+            or not postgres_types.has_same_form(postgres_types.declared(column.type), types[column.name])
+            for column in schema.columns
+        )
+
+    def selected(self, name: str, type_: ColumnType) -> str:
+        return name
+
+    def read_values(self, values: Sequence[Any], type_: ColumnType) -> Sequence[Any]:
+        return postgres_reading.read_values(values, type_)
+
+    def expected_values(self, array: pa.Array, type_: ColumnType) -> Sequence[Any]:
+        return postgres_reading.expected_values(array, type_)
+
+    def key_text(self, value: str, type_: ColumnType) -> str:
+        return f"{value}::text"
+
+    def existing(self, session: Session, target: Target) -> ExistingTable | None:
+        found = session.execute(_COLUMNS, [target.schema, target.name])
+        if not found:
+            return None
+        columns = [ExistingColumn(name, type_, required) for name, type_, required, _ in found if name is not None]
+        unique = session.execute(_UNIQUE, [target.schema, target.name])
+        return ExistingTable(tuple(columns), frozenset(frozenset(names) for (names,) in unique), found[0][3])
+
+    def has_schema(self, session: Session, name: str) -> bool:
+        return bool(session.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [name]))
+
+    def staging_tables(self, session: Session, url: str, prefix: str) -> list[str]:
+        found = session.execute(_STAGING, [SCHEMA, prefix])
+        return [self.qualified(Target(SCHEMA, name)) for (name,) in found]
+
+    def create_schema(self, name: str) -> str:
+        return f"CREATE SCHEMA IF NOT EXISTS {self.quote(name)}"
+
+    def create_table(self, table: str, lines: Sequence[str], key: str, note: str) -> list[str]:
+        rest = f", PRIMARY KEY ({key})" if key else ""
+        return [f"CREATE TABLE {table} ({', '.join(lines)}{rest})", *self.annotate(table, note)]
+
+    def annotate(self, table: str, note: str) -> list[str]:
+        text = note.replace("'", "''")
+        return [f"COMMENT ON TABLE {table} IS '{text}'"]
+
+    def create_staging(self, table: str, columns: Sequence[StagedColumn]) -> str:
+        lines = ", ".join(f"c{place} {postgres_types.sent(column.type)}" for place, column in enumerate(columns))
+        return f"CREATE UNLOGGED TABLE {table} ({lines}) WITH (autovacuum_enabled = off)"
+
+    def clear(self, session: Session, table: str) -> None:
+        """TRUNCATE, unless a foreign key of somebody's leads here."""
+        session.execute("SAVEPOINT clearing")
+        try:
+            session.execute(f"TRUNCATE {table}")
+        except psycopg.errors.FeatureNotSupported:
+            session.execute("ROLLBACK TO SAVEPOINT clearing")
+            session.execute(f"DELETE FROM {table}")
+        session.execute("RELEASE SAVEPOINT clearing")
+
+    def insert(self, table: str, columns: str, query: str, key: Sequence[str], others: Mapping[str, str]) -> str:
+        statement = f"INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE {query}"
+        if not key:
+            return statement
+        changes = ", ".join(f"{name} = excluded.{name}" for name in others)
+        action = f"UPDATE SET {changes}" if changes else "NOTHING"
+        return f"{statement} ON CONFLICT ({', '.join(key)}) DO {action}"
+
+    def delete(self, table: str, relation: str, match: str) -> str:
+        return f"DELETE FROM {table} t USING {relation} WHERE {match}"
+
+    def update(self, table: str, relation: str, match: str, changes: Mapping[str, str]) -> str:
+        sets = ", ".join(f"{name} = {value}" for name, value in changes.items())
+        return f"UPDATE {table} t SET {sets} FROM {relation} WHERE {match}"
+
+    def delete_copies(self, table: str, schema: TableSchema, relation: Relation) -> str:
+        """Rows are joined by the text of their columns: records of texts can be hashed, and NULL equals NULL there."""
+        names = [column.name for column in schema.columns]
+        mine = ", ".join(f"{self.quote(name)}::text" for name in names)
+        staged = ", ".join(f"({relation.values[name]})::text" for name in names)
+        ranked = (
+            "SELECT t.file, t.place, s.copies, row_number() OVER (PARTITION BY s.content) AS number"
+            f" FROM (SELECT ROW({staged}) AS content, {relation.values[COPIES]} AS copies FROM {relation.sql}) s"
+            f" JOIN (SELECT tableoid AS file, ctid AS place, ROW({mine}) AS content FROM {table}) t"
+            " ON t.content = s.content"
+        )
+        gone = f"SELECT file, place FROM ({ranked}) r WHERE number <= copies"
+        return f"DELETE FROM {table} WHERE (tableoid, ctid) IN ({gone})"
+
+
+def _sendable(type_: ColumnType, array: pa.Array) -> tuple[ColumnType, pa.Array]:
+    """What has no binary form of ours goes as PostgreSQL's own text."""
+    if type_.element is not None:
+        return postgres_types.TEXT, array_literals(array, type_)
+    return type_, array
+
+
+class PostgresSink(ServerSink):
+    """`postgresql://…` as a sink."""
+
+    def __init__(self, pipeline: config.Pipeline, name: str) -> None:
+        super().__init__(PostgresDialect(), pipeline, name)

@@ -1,0 +1,183 @@
+"""One connection to a PostgreSQL sink, over psycopg."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from psycopg import errors as pg
+from psycopg import postgres, pq
+from psycopg.abc import Buffer
+from psycopg.adapt import Loader
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tailrace.errors import SinkRejected, SinkUnavailable
+from tailrace.sinks.sql.dialect import Explanation
+from tailrace.sinks.sql.postgres_binary import HEADER, TRAILER
+from tailrace.sinks.sql.postgres_types import declared, is_cast, sent
+from tailrace.sinks.sql.staged import Relation, StagedRows
+
+CONNECT_TIMEOUT_SECONDS = 10
+LOCK_TIMEOUT_SECONDS = 30
+READ_ROWS = 10_000
+_SETTINGS = {
+    "DateStyle": "ISO",
+    "IntervalStyle": "iso_8601",
+    "TimeZone": "UTC",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "client_encoding": "UTF8",
+    "search_path": "pg_catalog",
+    "lock_timeout": f"{LOCK_TIMEOUT_SECONDS}s",
+    "statement_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "default_transaction_isolation": "read\\ committed",
+    # a driver whose machine vanished must not hold its locks for hours
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "3",
+}
+_WAIT_FOR_DISK = (
+    "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+)
+_RETRIED = ("08", "40", "53", "57P", "58", "55P03", "57014", "25006")
+_WITH_VALUES = ("22", "23")
+"""Classes of errors whose message may show a value."""
+_REFUSALS = re.compile(
+    r"authentication failed|no password supplied|does not exist|pg_hba\.conf|could not translate host name"
+    r"|failed to resolve host|permission denied|is not permitted|invalid (URI|connection)",
+    re.IGNORECASE,
+)
+
+
+class _AsText(Loader):
+    """The server's own text of a value, of whatever type."""
+
+    def load(self, data: Buffer) -> str:
+        return bytes(data).decode()
+
+
+class PostgresSession:
+    """A connection whose text forms are the ones that `postgres_reading` knows. A commit waits for the disk."""
+
+    def __init__(self, url: str) -> None:
+        settings = conninfo_to_dict(url)
+        settings.setdefault("connect_timeout", CONNECT_TIMEOUT_SECONDS)
+        settings.setdefault("application_name", "tailrace sink")
+        settings.setdefault("keepalives_idle", 30)
+        options = [str(settings.get("options") or ""), *(f"-c {name}={value}" for name, value in _SETTINGS.items())]
+        settings["options"] = " ".join(options).strip()
+        self.connection = psycopg.connect(make_conninfo("", **settings), autocommit=True, prepare_threshold=None)
+        self.connection.execute(_WAIT_FOR_DISK)
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        cursor = self.connection.execute(statement.encode(), parameters or None)
+        return cursor.fetchall() if cursor.description is not None else []
+
+    def merge(self, statement: str, relation: Relation) -> list[tuple[Any, ...]]:
+        """Parameters are in binary form, numbered `$1` and on."""
+        connection = self.connection.pgconn
+        formats = [pq.Format.BINARY] * len(relation.parameters)
+        result = connection.exec_params(statement.encode(), list(relation.parameters), None, formats)
+        if result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK):
+            if connection.status == pq.ConnStatus.BAD:
+                raise pg.OperationalError(result.error_message.decode(errors="replace"))
+            raise pg.error_from_result(result, "utf-8")
+        return [
+            tuple(_decoded(result.get_value(row, column)) for column in range(result.nfields))
+            for row in range(result.ntuples)
+        ]
+
+    def relation(self, rows: StagedRows) -> Relation:
+        values = {
+            column.label: f"s.c{place}::{declared(column.type)}" if is_cast(column.type) else f"s.c{place}"
+            for place, column in enumerate(rows.columns)
+        }
+        if rows.table:
+            return Relation(f"{rows.table} s", values)
+        arrays = ", ".join(f"${place + 1}::{sent(column.type)}[]" for place, column in enumerate(rows.columns))
+        names = ", ".join(f"c{place}" for place in range(len(rows.columns)))
+        return Relation(f"unnest({arrays}) AS s ({names})", values, rows.inline)
+
+    def load(self, table: str, names: Sequence[str], payload: Iterable[bytes | pa.Buffer]) -> None:
+        statement = f"COPY {table} ({', '.join(names)}) FROM STDIN (FORMAT binary)"
+        with self.connection.cursor() as cursor, cursor.copy(statement.encode()) as copy:
+            copy.write(HEADER)
+            for piece in payload:
+                copy.write(memoryview(piece))
+            copy.write(TRAILER)
+
+    def stream(self, query: str) -> Iterator[list[tuple[Any, ...]]]:
+        with self.connection.transaction(), self.connection.cursor(name="tailrace_read") as cursor:
+            for type_ in postgres.types:
+                for oid in (type_.oid, type_.array_oid):
+                    cursor.adapters.register_loader(oid, _AsText)
+            cursor.execute(query.encode())
+            while rows := cursor.fetchmany(READ_ROWS):
+                yield rows
+
+    def lock(self, name: str) -> None:
+        self.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [name])
+
+    def begin(self) -> None:
+        self.connection.execute("BEGIN")
+
+    def commit(self) -> None:
+        self.connection.execute("COMMIT")
+
+    def rollback(self) -> None:
+        if not self.connection.closed and self.connection.info.transaction_status != pq.TransactionStatus.IDLE:
+            self.connection.execute("ROLLBACK")
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+def _decoded(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()
+
+
+def server_of(url: str) -> str:
+    """Where a URL leads, without its secrets."""
+    try:
+        parts = conninfo_to_dict(url)
+    except psycopg.Error:
+        return "the server"
+    return f"{parts.get('host', 'localhost')}:{parts.get('port', 5432)}/{parts.get('dbname', '')}"
+
+
+def explain(error: BaseException) -> Explanation | None:
+    """What psycopg's errors mean. A connection that is gone has no code."""
+    if not isinstance(error, psycopg.Error):
+        return None
+    code = error.sqlstate or ""
+    words = _sentence(error)
+    if not code:
+        is_refusal = isinstance(error, psycopg.OperationalError) and _REFUSALS.search(words)
+        is_lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not is_refusal
+        return Explanation(SinkUnavailable if is_lost else SinkRejected, words)
+    kind = SinkUnavailable if code.startswith(_RETRIED) else SinkRejected
+    return Explanation(kind, words, is_duplicate=isinstance(error, pg.UniqueViolation))
+
+
+def _sentence(error: psycopg.Error) -> str:
+    """The server's word on one line, with the column and the constraint it names; never a value."""
+    diagnosis = error.diag
+    if error.sqlstate and error.sqlstate.startswith(_WITH_VALUES):
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__).lower()
+        column = diagnosis.column_name or _copied_column(diagnosis.context)
+        words += f" in column {column}" if column else ""
+        return words + (f" ({diagnosis.constraint_name})" if diagnosis.constraint_name else "")
+    text = diagnosis.message_primary or str(error)
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    words = next((line for line in lines if "FATAL" in line or "failed:" in line), lines[0] if lines else "no reason")
+    return words.rsplit("FATAL:", 1)[-1].strip().removeprefix("connection failed: ").rstrip(".")
+
+
+def _copied_column(context: str | None) -> str | None:
+    """`COPY items, line 3, column amount: "…"` names the column before the value."""
+    found = re.match(r"COPY .*?, line \d+, column ([^:]+)", context or "")
+    return found[1] if found else None

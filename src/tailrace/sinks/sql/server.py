@@ -1,0 +1,309 @@
+"""A database server as a sink: one sink for all of them, the differences being in its dialect.
+
+Tasks stage rows in parallel; the driver merges all tables, with their statuses and the watermark, in one transaction.
+A batch of few rows takes a shorter way with the same promise: its rows travel in the receipts, and there is nothing to
+create or drop.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import uuid
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from tailrace import config, failpoints
+from tailrace.errors import SinkRejected, SinkUnavailable
+from tailrace.model.lifecycle import TableState, TableStatus
+from tailrace.model.net import NetChanges
+from tailrace.model.schema import TableSchema
+from tailrace.sinks.base import Batch, ChunkMark, FetchRows, SinkState
+from tailrace.sinks.sql.bookkeeping import Bookkeeping
+from tailrace.sinks.sql.chunks import ChunkLoader
+from tailrace.sinks.sql.composing import composed, nbytes
+from tailrace.sinks.sql.dialect import Dialect, Session, Target
+from tailrace.sinks.sql.merging import absent_keys, delete, move, update, upsert
+from tailrace.sinks.sql.naming import check_collisions
+from tailrace.sinks.sql.sessions import Sessions, transaction
+from tailrace.sinks.sql.staged import StagedChanges, StagedPart, StagedPartial
+from tailrace.sinks.sql.staging import Inline, StagingTables, columns_of, stage_changes
+from tailrace.sinks.sql.tables import SinkTables, gone
+
+INLINE_BYTES = 1 << 20
+"""What a task's receipt may hold; more goes into staging tables."""
+
+
+class ServerSink:
+    """Picklable: connections are made where they are used. Several threads may use it at once."""
+
+    max_parts = 64
+
+    def __init__(self, dialect: Dialect, pipeline: config.Pipeline, name: str) -> None:
+        self.dialect = dialect
+        self.settings = pipeline.sinks[name]
+        self.name = name
+        self.url = self.settings.url
+        self.owner = f"{pipeline.name}/{name}"
+        self._notes = Bookkeeping(dialect, self.url, self.owner)
+        self._tables = SinkTables(dialect, self.owner, self._notes.is_active)
+        self._sessions = Sessions(dialect, self.url, name)
+        self._versions: dict[Target, TableSchema] = {}  # tables that are known to be ready, and for which version
+        self._litter: list[str] = []  # staging tables that could not be dropped when it was time
+
+    # --- what it remembers
+
+    def check(self) -> None:
+        """Changes nothing: what is missing is made by the first snapshot."""
+        with self._sessions.use("being checked") as session:
+            self.dialect.check(session, self.url, self.settings.schemas.values())
+
+    def read_state(self) -> SinkState:
+        with self._sessions.use("reading its state") as session:
+            return self._notes.read(session) if self._notes.exists(session) else SinkState(None, {}, {})
+
+    def forget(self) -> None:
+        with self._sessions.use("forgetting the pipeline") as session:
+            if self._notes.exists(session):
+                with transaction(session):
+                    self._notes.forget(session)
+        self.clean()
+
+    def clean(self) -> None:
+        """Drop the staging tables of dead batches, once no commit of a dead driver is under way any more."""
+        with self._sessions.use("removing what was staged") as session:
+            with transaction(session):
+                session.lock(self.owner)
+            self._drop(session, self.dialect.staging_tables(session, self.url, self._prefix))
+
+    def close(self) -> None:
+        self._sessions.close()
+
+    # --- batches
+
+    def stage(self, batch: str, part: int, changes: Iterable[NetChanges]) -> StagedPart:
+        pieces = composed(changes)
+        few, more = _few(pieces, INLINE_BYTES)
+        if not more:
+            inline = Inline(self.dialect)
+            return StagedPart(tuple(stage_changes(inline, piece) for piece in few))
+        with self._sessions.open("staging a batch") as session:
+            self._create_notes(session)
+            with transaction(session):
+                tables = StagingTables(self.dialect, session, self._new_table)
+                staged = tuple(stage_changes(tables, piece) for piece in itertools.chain(few, pieces))
+        return StagedPart(staged, tuple(tables.names))
+
+    def commit(self, batch: Batch, fetch: FetchRows) -> int:
+        """The order that matters: is it new, apply, remember, commit. What was staged goes, whatever came of it."""
+        staged = [table for part in batch.parts for table in part.tables]
+        with self._sessions.use("committing a batch") as session, self._leaving(session, staged):
+            self._create_notes(session)
+            if not self.dialect.ddl_is_transactional and not self._notes.is_committed(session, batch):
+                self._evolve_all(session, batch)
+            with transaction(session):
+                session.lock(self.owner)
+                if self._notes.is_committed(session, batch):
+                    return 0
+                self._require(session, staged)
+                touched = sum(self._apply(session, item, fetch) for part in batch.parts for item in part.changes)
+                for status in batch.tables:
+                    self._notes.write_status(session, status)
+                if batch.watermark is not None:
+                    self._notes.write_watermark(session, batch.watermark)
+                failpoints.reached("sink-before-commit")
+            failpoints.reached("sink-committed")
+            return touched
+
+    def _apply(self, session: Session, changes: StagedChanges, fetch: FetchRows) -> int:
+        schema = changes.schema
+        target = self._target(schema)
+        table = self.dialect.qualified(target)
+        with self._sessions.errors(f"merging {schema.table}"):
+            self._evolve(session, schema, target)
+            if changes.truncate:
+                session.execute(f"DELETE FROM {table}")
+            if changes.deletes is not None:
+                rows = session.relation(changes.deletes)
+                session.merge(delete(self.dialect, table, schema, rows), rows)
+            if changes.upserts is not None:
+                rows = session.relation(changes.upserts)
+                session.merge(upsert(self.dialect, table, schema, rows), rows)
+            for partial in changes.partials:
+                self._apply_partial(session, table, schema, partial, fetch)
+        return changes.count
+
+    def _apply_partial(
+        self, session: Session, table: str, schema: TableSchema, partial: StagedPartial, fetch: FetchRows
+    ) -> None:
+        """A partial row that the table lacks is read from the source; if it is gone there, its delete follows."""
+        rows = session.relation(partial.rows)
+        absent = session.merge(absent_keys(self.dialect, table, schema, rows, moves=partial.moves), rows)
+        build = move if partial.moves else lambda *arguments: [update(*arguments)]
+        for statement in build(self.dialect, table, schema, partial.unchanged, rows):
+            session.merge(statement, rows)
+        if absent:
+            keys = {name: list(values) for name, values in zip(schema.key, zip(*absent, strict=True), strict=True)}
+            found = fetch(schema, pa.RecordBatch.from_pydict(keys))
+            if found.num_rows:
+                rows = session.relation(Inline(self.dialect).write(columns_of(schema, found)))
+                session.merge(upsert(self.dialect, table, schema, rows), rows)
+
+    def _require(self, session: Session, staged: list[str]) -> None:
+        """A server that crashed has emptied its unlogged tables: what is not there must be staged again."""
+        if staged:
+            looks = ", ".join(f"EXISTS (SELECT 1 FROM {table})" for table in staged)
+            if not all(session.execute(f"SELECT {looks}")[0]):
+                raise SinkUnavailable(f"sink {self.name}: what was staged for this batch is gone: the server crashed")
+
+    # --- snapshots
+
+    def begin_snapshot(self, status: TableStatus, chunks: list[ChunkMark], *, clear: bool) -> None:
+        schema, target = status.schema, self._target(status.schema)
+        with (
+            self._sessions.use(f"preparing the table {status.table}") as session,
+            self._leaving(session, []),
+        ):
+            self._create_notes(session)
+            if not self.dialect.ddl_is_transactional:
+                self._prepare_first(session, status, target, clear=clear)
+            with transaction(session):
+                session.lock(self.owner)
+                if self.dialect.ddl_is_transactional:
+                    self._prepare(session, status, target, clear=clear)
+                self._notes.replace_marks(session, status.table, chunks)
+                self._notes.write_status(session, status)
+            self._versions[target] = schema
+
+    def _prepare(self, session: Session, status: TableStatus, target: Target, *, clear: bool) -> None:
+        others = [s.schema for s in self._notes.statuses(session) if s.table != status.table]
+        folds = self.dialect.folds_names
+        check_collisions(((s.table, str(self._target(s))) for s in [*others, status.schema]), folds=folds)
+        is_known = self._notes.status(session, status.table) is not None
+        self._tables.prepare(session, status.schema, target, clear=clear, is_known=is_known)
+
+    def _prepare_first(self, session: Session, status: TableStatus, target: Target, *, clear: bool) -> None:
+        """Without transactional DDL: a table that is being cleared must not pass for a copied one after a crash.
+
+        First the status without any chunk, which means that the snapshot begins anew; then the table.
+        """
+        if clear and self._notes.status(session, status.table) is not None:
+            with transaction(session):
+                session.lock(self.owner)
+                self._notes.replace_marks(session, status.table, [])
+                self._notes.write_status(session, msgspec.structs.replace(status, state=TableState.SNAPSHOT))
+        self._prepare(session, status, target, clear=clear)
+
+    def load_chunk(self, schema: TableSchema, mark: ChunkMark, batches: Iterator[pa.RecordBatch]) -> int:
+        target = self._target(schema)
+        with self._sessions.open(f"loading {schema.table}") as session:
+            existing = self.dialect.existing(session, target)
+            if existing is None:
+                raise gone(schema, target)
+            failpoints.reached("chunk-before-load")
+            loader = ChunkLoader(self.dialect, session, self._new_table)
+            with transaction(session):
+                if self._notes.is_loaded(session, mark):
+                    return 0
+                loader.load(self.dialect.qualified(target), schema, existing, batches)
+                self._notes.mark_loaded(session, mark, loader.rows)
+            failpoints.reached("chunk-loaded")
+            return loader.rows
+
+    # --- reading back
+
+    def read_table(self, schema: TableSchema) -> Iterator[list[tuple[Any, ...]]]:
+        columns = ", ".join(self.dialect.selected(self.dialect.quote(c.name), c.type) for c in schema.columns)
+        query = f"SELECT {columns} FROM {self.dialect.qualified(self._target(schema))}"
+        types = [column.type for column in schema.columns]
+        with self._sessions.open(f"reading {schema.table}") as session:
+            for rows in session.stream(query):
+                read = [
+                    self.dialect.read_values(values, type_)
+                    for values, type_ in zip(zip(*rows, strict=True), types, strict=True)
+                ]
+                yield list(zip(*read, strict=True))
+
+    def expected_rows(self, schema: TableSchema, batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
+        columns = [
+            self.dialect.expected_values(array, column.type)
+            for array, column in zip(batch.columns, schema.columns, strict=True)
+        ]
+        return list(zip(*columns, strict=True))
+
+    # --- tables
+
+    def _target(self, schema: TableSchema) -> Target:
+        target = self.dialect.target(schema, self.settings.schemas, self.url)
+        if self.dialect.is_own(target, self.url):
+            raise SinkRejected(
+                f"{schema.table} would be {target} in the sink, where tailrace keeps its own tables",
+                hint="exclude the table, or give its schema another name under sinks.<name>.schemas",
+            )
+        return target
+
+    def _evolve_all(self, session: Session, batch: Batch) -> None:
+        for part in batch.parts:
+            for changes in part.changes:
+                with self._sessions.errors(f"changing the table of {changes.schema.table}"):
+                    self._evolve(session, changes.schema, self._target(changes.schema))
+
+    def _evolve(self, session: Session, schema: TableSchema, target: Target) -> None:
+        ready = self._versions.get(target)
+        if ready == schema:
+            return
+        self._tables.evolve(session, schema, target, self._notes.status(session, schema.table), ready)
+        self._versions[target] = schema
+
+    def _create_notes(self, session: Session) -> None:
+        if not self._notes.exists(session):
+            with transaction(session):
+                session.lock("tailrace")
+                self._notes.create(session)
+
+    # --- staging tables
+
+    @property
+    def _prefix(self) -> str:
+        return f"staged_{hashlib.sha256(self.owner.encode()).hexdigest()[:12]}_"
+
+    def _new_table(self) -> str:
+        """Never used before, so that a task which is tried again does not meet its first try."""
+        return self.dialect.qualified(self.dialect.own(f"{self._prefix}{uuid.uuid4().hex[:16]}", self.url))
+
+    @contextmanager
+    def _leaving(self, session: Session, staged: list[str]) -> Iterator[None]:
+        """Whatever happens inside: staging tables are dropped, and what is known of tables is as true as before."""
+        try:
+            yield
+        except BaseException as error:
+            self._versions.clear()
+            found = self.dialect.explain(error)
+            is_lost = isinstance(error, SinkUnavailable) or (found is not None and found.kind is SinkUnavailable)
+            if is_lost:
+                self._litter += staged
+            else:
+                self._drop(session, staged)
+            raise
+        litter, self._litter = self._litter, []
+        self._drop(session, staged + litter)
+
+    def _drop(self, session: Session, tables: list[str]) -> None:
+        for table in tables:
+            session.execute(f"DROP TABLE IF EXISTS {table}")
+
+
+def _few(pieces: Iterator[NetChanges], most_bytes: int) -> tuple[list[NetChanges], bool]:
+    """The first pieces, and whether they are too large for a receipt, or followed by more."""
+    few: list[NetChanges] = []
+    size = 0
+    for piece in pieces:
+        few.append(piece)
+        size += nbytes(piece)
+        if size > most_bytes:
+            return few, True
+    return few, False

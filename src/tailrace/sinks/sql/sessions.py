@@ -1,0 +1,108 @@
+"""Connections to a server, kept for the next use, and what their failures mean for the pipeline."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from tailrace.errors import SinkUnavailable
+from tailrace.sinks.sql.dialect import Dialect, Session
+
+FRESH_SECONDS = 5.0
+"""A connection that was idle for longer is asked whether it still lives."""
+
+
+class Sessions:
+    """The connections of one sink in one process. Pickles without them."""
+
+    def __init__(self, dialect: Dialect, url: str, sink: str) -> None:
+        self._dialect, self._url, self._sink = dialect, url, sink
+        self._idle: list[tuple[float, Session]] = []
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_idle", "_lock")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state | {"_idle": [], "_lock": threading.Lock()}
+
+    @contextmanager
+    def use(self, doing: str) -> Iterator[Session]:
+        """A connection for one piece of work, kept afterwards unless the work failed."""
+        with self.errors(doing):
+            session = self._take()
+            try:
+                yield session
+            except BaseException:
+                with suppress(Exception):
+                    session.close()
+                raise
+        with self._lock:
+            self._idle.append((time.monotonic(), session))
+
+    @contextmanager
+    def open(self, doing: str) -> Iterator[Session]:
+        """A connection of one's own, closed afterwards: for tasks, and for reading in pieces."""
+        with self.errors(doing):
+            session = self._dialect.connect(self._url)
+            try:
+                yield session
+            finally:
+                with suppress(Exception):
+                    session.close()
+
+    @contextmanager
+    def errors(self, doing: str) -> Iterator[None]:
+        """Turns a driver's error while `doing` something into a SinkError; errors of others pass."""
+        try:
+            yield
+        except Exception as error:
+            found = self._dialect.explain(error)
+            if found is None:
+                raise
+            how = "went away while" if found.kind is SinkUnavailable else "refused"
+            server = f"{self._dialect.name} at {self._dialect.server(self._url)}"
+            raise found.kind(f"sink {self._sink}: {server} {how} {doing}: {found.words}", hint=found.hint) from error
+
+    def close(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for _, session in idle:
+            with suppress(Exception):
+                session.close()
+
+    def _take(self) -> Session:
+        while True:
+            with self._lock:
+                if not self._idle:
+                    break
+                since, session = self._idle.pop()
+            if time.monotonic() - since < FRESH_SECONDS or _lives(session):
+                return session
+        return self._dialect.connect(self._url)
+
+
+def _lives(session: Session) -> bool:
+    try:
+        session.execute("SELECT 1")
+    except Exception:
+        with suppress(Exception):
+            session.close()
+        return False
+    return True
+
+
+@contextmanager
+def transaction(session: Session) -> Iterator[None]:
+    """All that is done inside, or nothing of it."""
+    session.begin()
+    try:
+        yield
+        session.commit()
+    except BaseException:
+        with suppress(Exception):
+            session.rollback()
+        raise

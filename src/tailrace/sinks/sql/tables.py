@@ -1,0 +1,183 @@
+"""The sink's tables: made, or checked column by column and used as they are; widened when the source's are.
+
+A table that tailrace made carries a note (its comment) that says for which pipeline, so that nobody else's rows are
+ever cleared away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tailrace.errors import SinkRejected
+from tailrace.model.lifecycle import TableState, TableStatus
+from tailrace.model.schema import Column, TableSchema
+from tailrace.sinks.sql.dialect import Dialect, ExistingTable, Session, Target
+
+NOTE = "made by tailrace for "
+
+
+class SinkTables:
+    """What `owner` (a pipeline's sink) does with tables. `is_active` says whether another owner has notes here."""
+
+    def __init__(self, dialect: Dialect, owner: str, is_active: Callable[[Session, str], bool]) -> None:
+        self._dialect, self._owner, self._is_active = dialect, owner, is_active
+
+    def prepare(self, session: Session, schema: TableSchema, target: Target, *, clear: bool, is_known: bool) -> None:
+        """Before a snapshot: the table is there, takes the source's rows, and with `clear` is empty."""
+        check_names(self._dialect, schema, target)
+        existing = self._dialect.existing(session, target)
+        if existing is None:
+            self.create(session, schema, target)
+            return
+        table = self._dialect.qualified(target)
+        is_ours = self._is_ours(session, existing, target)
+        if clear and not is_ours and not is_known:
+            self._refuse_rows_of_others(session, schema, target)
+        problem = misfit(self._dialect, schema, target, existing)
+        if problem is not None and clear and is_ours:
+            session.execute(f"DROP TABLE {table}")
+            self.create(session, schema, target)
+            return
+        if problem is not None:
+            raise problem
+        if clear:
+            self._dialect.clear(session, table)
+        self._add_columns(session, schema, target, existing)
+        if is_ours and existing.note != NOTE + self._owner:
+            for statement in self._dialect.annotate(table, NOTE + self._owner):
+                session.execute(statement)
+
+    def evolve(
+        self,
+        session: Session,
+        schema: TableSchema,
+        target: Target,
+        status: TableStatus | None,
+        ready: TableSchema | None,
+    ) -> None:
+        """Before changes are applied: the table takes rows of `schema`; until now it took those of `ready`.
+
+        A column that the source dropped is kept; if it comes back, its old values are gone, as they are in the source.
+        """
+        check_names(self._dialect, schema, target)
+        existing = self._dialect.existing(session, target)
+        if existing is None:
+            if ready is not None or (status is not None and (status.state is TableState.LIVE or status.rows)):
+                raise gone(schema, target)
+            self.create(session, schema, target)
+            return
+        problem = misfit(self._dialect, schema, target, existing)
+        if problem is not None:
+            raise problem
+        self._is_ours(session, existing, target)
+        self._add_columns(session, schema, target, existing)
+        if status is not None and status.state is TableState.LIVE:
+            self._blank(session, schema, target, existing, ready or status.schema)
+
+    def create(self, session: Session, schema: TableSchema, target: Target) -> None:
+        dialect = self._dialect
+        if not dialect.has_schema(session, target.schema):
+            session.execute(dialect.create_schema(target.schema))
+        lines = [self._line(column, is_key=column.name in schema.key) for column in schema.columns]
+        key = dialect.names(schema.key)
+        for statement in dialect.create_table(dialect.qualified(target), lines, key, NOTE + self._owner):
+            session.execute(statement)
+
+    def _line(self, column: Column, *, is_key: bool) -> str:
+        return f"{self._dialect.quote(column.name)} {self._dialect.declared(column.type, is_key=is_key)}"
+
+    def _is_ours(self, session: Session, existing: ExistingTable, target: Target) -> bool:
+        """Made by tailrace, for this pipeline or for one that is gone."""
+        if not existing.note.startswith(NOTE):
+            return False
+        owner = existing.note.removeprefix(NOTE)
+        if owner != self._owner and self._is_active(session, owner):
+            raise SinkRejected(
+                f"table {target} belongs to {owner}, which writes to this database as well",
+                hint="give the schema another name under sinks.<name>.schemas, or `tailrace drop` the other pipeline",
+            )
+        return True
+
+    def _refuse_rows_of_others(self, session: Session, schema: TableSchema, target: Target) -> None:
+        if session.execute(f"SELECT 1 FROM {self._dialect.qualified(target)} LIMIT 1"):
+            raise SinkRejected(
+                f"table {target} has rows that tailrace did not write, and a copy of {schema.table} would replace them",
+                hint="empty the table, or give the schema another name under sinks.<name>.schemas",
+            )
+
+    def _add_columns(self, session: Session, schema: TableSchema, target: Target, existing: ExistingTable) -> None:
+        table = self._dialect.qualified(target)
+        there = _folded_names(self._dialect, existing)
+        for column in schema.columns:
+            if _folded(self._dialect, column.name) not in there:
+                session.execute(f"ALTER TABLE {table} ADD COLUMN {self._line(column, is_key=False)}")
+
+    def _blank(
+        self, session: Session, schema: TableSchema, target: Target, existing: ExistingTable, before: TableSchema
+    ) -> None:
+        known = {column.name for column in before.columns}
+        there = _folded_names(self._dialect, existing)
+        for column in schema.columns:
+            if column.name not in known and _folded(self._dialect, column.name) in there:
+                name = self._dialect.quote(column.name)
+                table = self._dialect.qualified(target)
+                session.execute(f"UPDATE {table} SET {name} = NULL WHERE {name} IS NOT NULL")
+
+
+def check_names(dialect: Dialect, schema: TableSchema, target: Target) -> None:
+    """Refuse names that the database would cut off or take for one."""
+    for name in (target.schema, target.name, *(column.name for column in schema.columns)):
+        if dialect.length(name) > dialect.longest_name:
+            raise SinkRejected(
+                f"{schema.table}: the name {name} is longer than the {dialect.longest_name} that {dialect.name} allows",
+                hint="rename it, give its schema a shorter name under sinks.<name>.schemas, or exclude the table",
+            )
+    seen: dict[str, str] = {}
+    for column in schema.columns:
+        other = seen.setdefault(_folded(dialect, column.name), column.name)
+        if other != column.name:
+            raise SinkRejected(f"{schema.table}: columns {other} and {column.name} are one name in {dialect.name}")
+    if not schema.columns:
+        raise SinkRejected(f"{schema.table} has no columns, which a table in {dialect.name} must", hint="exclude it")
+
+
+def misfit(dialect: Dialect, schema: TableSchema, target: Target, existing: ExistingTable) -> SinkRejected | None:
+    """Why the table in the sink can not take the source's rows, if it can not."""
+    there = {_folded(dialect, column.name): column for column in existing.columns}
+    for column in schema.columns:
+        wanted = dialect.declared(column.type, is_key=column.name in schema.key)
+        found = there.pop(_folded(dialect, column.name), None)
+        if found is not None and not dialect.fits(wanted, found.type):
+            return SinkRejected(
+                f"column {column.name} of table {target} in the sink is {found.type},"
+                f" and {schema.table}.{column.name} ({column.type.name}) needs {wanted}",
+                hint="change the column's type, or drop the table: tailrace makes it as it should be",
+            )
+    for rest in there.values():
+        if rest.is_required:
+            return SinkRejected(
+                f"column {rest.name} of table {target} in the sink must have a value, which {schema.table} has not",
+                hint="give the column a default, or let it be NULL",
+            )
+    key = {_folded(dialect, name) for name in schema.key}
+    if key and key not in [{_folded(dialect, name) for name in names} for names in existing.unique]:
+        return SinkRejected(
+            f"table {target} in the sink has no unique index on ({', '.join(schema.key)}), the key of {schema.table}",
+            hint=f"add one, for example: ALTER TABLE … ADD PRIMARY KEY ({dialect.names(schema.key)})",
+        )
+    return None
+
+
+def gone(schema: TableSchema, target: Target) -> SinkRejected:
+    return SinkRejected(
+        f"table {target} is gone from the sink: somebody dropped or renamed what {schema.table} was copied to",
+        hint=f"bring it back, or run `tailrace snapshot {schema.table}` to copy it again",
+    )
+
+
+def _folded(dialect: Dialect, name: str) -> str:
+    return name.casefold() if dialect.folds_names else name
+
+
+def _folded_names(dialect: Dialect, existing: ExistingTable) -> set[str]:
+    return {_folded(dialect, column.name) for column in existing.columns}

@@ -1,0 +1,122 @@
+"""The sink contract: chunks of a snapshot, each loaded with its mark or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from tailrace.model.lifecycle import TableState
+from tailrace.model.schema import Column
+from tailrace.sinks.base import Sink
+from tailrace.testing.sink_changes import (
+    INT,
+    ITEMS,
+    LOOSE,
+    ORDERS,
+    ReadRows,
+    apply,
+    chunk,
+    net,
+    same,
+    status,
+    table_of,
+    watermark,
+)
+from tailrace.testing.sink_process import LoadChunk, kill_at
+
+
+class SnapshotsContract:
+    """Chunks are loaded, repeated, interrupted and given up."""
+
+    # --- snapshots ---------------------------------------------------------------------------------------------------
+
+    def test_a_chunk_is_loaded_together_with_its_mark(self, sink: Sink, rows: ReadRows) -> None:
+        started = status(ITEMS, TableState.SNAPSHOT)
+        sink.begin_snapshot(started, [chunk(ITEMS, 0), chunk(ITEMS, 1)], clear=True)
+        batches = iter([table_of(ITEMS, [(1, "a", None)]), table_of(ITEMS, [(2, "b", "y"), (3, "c", None)])])
+        assert sink.load_chunk(ITEMS, chunk(ITEMS, 1), batches) == 3
+        assert same(rows(ITEMS), [(1, "a", None), (2, "b", "y"), (3, "c", None)])
+        state = sink.read_state()
+        assert state.tables == {ITEMS.table: started}
+        done = msgspec.structs.replace(chunk(ITEMS, 1), is_loaded=True, rows=3)
+        assert state.chunks == {ITEMS.table: [chunk(ITEMS, 0), done]}
+
+    def test_a_chunk_that_is_loaded_already_loads_nothing(self, sink: Sink, rows: ReadRows) -> None:
+        sink.begin_snapshot(status(LOOSE, TableState.SNAPSHOT), [chunk(LOOSE)], clear=True)
+        for expected in (2, 0):
+            assert sink.load_chunk(LOOSE, chunk(LOOSE), iter([table_of(LOOSE, [(1, "a"), (1, "a")])])) == expected
+        assert rows(LOOSE) == [(1, "a")] * 2
+
+    def test_a_chunk_of_a_plan_that_was_given_up_loads_nothing(self, sink: Sink, rows: ReadRows) -> None:
+        sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT, generation=2), [chunk(ITEMS, generation=2)], clear=True)
+        assert sink.load_chunk(ITEMS, chunk(ITEMS, generation=1), iter([table_of(ITEMS, [(1, "a", None)])])) == 0
+        assert rows(ITEMS) == []
+
+    @pytest.mark.parametrize("batches", [[], [[]], [[], [(1, "a", None)]], [[(1, "a", None)], []]])
+    def test_a_chunk_may_hold_no_rows_or_empty_batches(
+        self, sink: Sink, rows: ReadRows, batches: list[list[tuple[Any, ...]]]
+    ) -> None:
+        sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [chunk(ITEMS)], clear=True)
+        sink.load_chunk(ITEMS, chunk(ITEMS), iter([table_of(ITEMS, batch) for batch in batches]))
+        assert rows(ITEMS) == [row for batch in batches for row in batch]
+        assert sink.read_state().chunks[ITEMS.table][0].is_loaded
+
+    def test_a_chunk_whose_source_fails_in_the_middle_is_not_loaded(self, sink: Sink, rows: ReadRows) -> None:
+        def broken() -> Iterator[pa.RecordBatch]:
+            yield table_of(ITEMS, [(1, "a", None)])
+            raise ConnectionError("the source is gone")
+
+        sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [chunk(ITEMS)], clear=True)
+        with pytest.raises(ConnectionError):
+            sink.load_chunk(ITEMS, chunk(ITEMS), broken())
+        assert rows(ITEMS) == []
+        assert not sink.read_state().chunks[ITEMS.table][0].is_loaded
+        assert sink.load_chunk(ITEMS, chunk(ITEMS), iter([table_of(ITEMS, [(1, "a", None)])])) == 1
+
+    @pytest.mark.parametrize(("failpoint", "is_done"), [("chunk-before-load", False), ("chunk-loaded", True)])
+    def test_a_process_killed_around_a_chunk_has_loaded_it_with_its_mark_or_not_at_all(
+        self, sink: Sink, rows: ReadRows, tmp_path: Path, failpoint: str, is_done: bool
+    ) -> None:
+        sink.begin_snapshot(status(LOOSE, TableState.SNAPSHOT), [chunk(LOOSE)], clear=True)
+        content = table_of(LOOSE, [(1, "a"), (1, "a")])
+        kill_at(failpoint, LoadChunk(sink, LOOSE, chunk(LOOSE), content), tmp_path)
+        (mark,) = sink.read_state().chunks[LOOSE.table]
+        assert (mark.is_loaded, rows(LOOSE)) == (is_done, [(1, "a")] * 2 * is_done)
+        sink.clean()
+        sink.load_chunk(LOOSE, chunk(LOOSE), iter([content]))
+        assert rows(LOOSE) == [(1, "a")] * 2
+
+    def test_a_snapshot_that_begins_anew_empties_its_own_table_only(self, sink: Sink, rows: ReadRows) -> None:
+        apply(sink, [net(ITEMS, [(1, "a", None)]), net(ORDERS, [(1, 1)])], 10)
+        sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [chunk(ITEMS, n) for n in range(3)], clear=True)
+        sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT, generation=2), [chunk(ITEMS, generation=2)], clear=True)
+        assert (rows(ITEMS), rows(ORDERS)) == ([], [(1, 1)])
+        assert sink.read_state().chunks == {ITEMS.table: [chunk(ITEMS, generation=2)]}
+        assert sink.read_state().watermark == watermark(10)
+
+    def test_a_snapshot_that_begins_anew_takes_the_tables_new_columns(self, sink: Sink, rows: ReadRows) -> None:
+        apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
+        renamed = msgspec.structs.replace(ITEMS, columns=(*ITEMS.columns[:2], Column("remarks", INT)))
+        sink.begin_snapshot(status(renamed, TableState.SNAPSHOT), [chunk(renamed)], clear=True)
+        sink.load_chunk(renamed, chunk(renamed), iter([table_of(renamed, [(1, "a", 5)])]))
+        assert rows(renamed) == [(1, "a", 5)]
+
+    def test_a_snapshot_may_begin_without_clearing(self, sink: Sink, rows: ReadRows) -> None:
+        apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
+        sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [chunk(ITEMS)], clear=False)
+        assert rows(ITEMS) == [(1, "a", None)]
+
+    def test_an_empty_table_is_there_after_its_snapshot(self, sink: Sink, rows: ReadRows) -> None:
+        sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True)
+        assert rows(ITEMS) == []
+
+    def test_a_chunk_replaces_rows_that_are_there_already(self, sink: Sink, rows: ReadRows) -> None:
+        sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [chunk(ITEMS, 0), chunk(ITEMS, 1)], clear=True)
+        sink.load_chunk(ITEMS, chunk(ITEMS, 0), iter([table_of(ITEMS, [(1, "a", None)])]))
+        sink.load_chunk(ITEMS, chunk(ITEMS, 1), iter([table_of(ITEMS, [(1, "moved between pages", "x")])]))
+        assert rows(ITEMS) == [(1, "moved between pages", "x")]

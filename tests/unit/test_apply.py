@@ -1,0 +1,194 @@
+"""What a task does with its slices of the log: every change of its tables, once, in order. Without Spark."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from tailrace.errors import DecodeError, EngineLost, LogCorrupt
+from tailrace.log.reader import LogReader
+from tailrace.log.storage import Storage
+from tailrace.log.writer import LogWriter
+from tailrace.model.frames import Definition
+from tailrace.model.schema import Column, TableSchema
+from tailrace.model.types import ColumnType, Kind
+from tailrace.sources.base import Visibility
+from tailrace.sources.postgres import pgoutput, positions, visibility
+from tailrace.spark.apply import ApplyPlan, PartResult, TablePlan, attempt, stage_part, unwrap
+from tailrace.spark.datasource import plan_parts
+from tailrace.testing.messages import Feed, begin, commit, delete, frames_of, insert, transaction, truncate, update
+
+INT, TEXT = ColumnType(Kind.INT64, "bigint"), ColumnType(Kind.TEXT, "text")
+ITEMS = TableSchema("public", "items", (Column("id", INT), Column("name", TEXT)), ("id",))
+ORDERS = TableSchema("public", "orders", (Column("id", INT), Column("item", INT)), ("id",))
+WIDER = msgspec.structs.replace(ITEMS, columns=(*ITEMS.columns, Column("added", TEXT)))
+
+
+class DecodingSource:
+    """The part of the PostgreSQL source that tasks use; it needs no server."""
+
+    decode = staticmethod(pgoutput.decode)
+
+    def positions(self, values: np.ndarray) -> list[str]:
+        return [positions.format_lsn(value) for value in values.tolist()]
+
+    def is_visible(self, xids: np.ndarray, seen: Visibility) -> np.ndarray:
+        return visibility.is_visible(xids, seen.snapshot)
+
+
+class ListingSink:
+    """Its receipt is all that was staged."""
+
+    def stage(self, batch, part, changes):
+        return list(changes)
+
+
+@pytest.fixture
+def feed(tmp_path):
+    writer = LogWriter.create(Storage(str(tmp_path)), "a source", "0/0")
+    yield Feed(writer, {1: ITEMS, 2: ORDERS})
+    writer.close()
+
+
+def stage(feed: Feed, tables: dict[str, TablePlan], after: int = 0) -> PartResult:
+    reader = LogReader(feed.writer.storage)
+    plan = ApplyPlan(DecodingSource(), ListingSink(), feed.writer.storage, "batch", tables)
+    return stage_part(plan, 0, reader.slices(after, reader.end()))
+
+
+def rows(result: PartResult) -> list[tuple]:
+    """The rows that are staged, in order."""
+    return [tuple(row.values()) for net in result.staged or [] for row in net.upserts.to_pylist()]
+
+
+ALL = {"public.items": TablePlan(), "public.orders": TablePlan()}
+
+
+def test_a_part_stages_the_net_changes_of_its_tables_slice_by_slice(feed):
+    feed.append(*transaction(insert(1, "1", "a"), update(1, "1", "b"), insert(2, "5", "1")))
+    feed.append(*transaction(update(1, "1", "c")))
+    assert rows(stage(feed, ALL)) == [(1, "b"), (5, 1), (1, "c")]
+
+
+def test_a_part_says_where_it_ends_and_what_it_has_seen(feed):
+    feed.append(*transaction(insert(1, "1", "a"), insert(2, "5", "1"), at=0x2000, time_us=1_000))
+    feed.append(*transaction(truncate(1, 2), at=0x3000, time_us=2_000))
+    result = stage(feed, {"public.items": TablePlan()})
+    assert (result.last, result.position, result.time_us) == (7, "0/3008", 2_000)
+    assert result.seen == {"public.items": 2, "public.orders": 2}
+    assert result.schemas == {"public.items": [ITEMS]}
+
+
+def test_a_part_without_a_wanted_change_stages_nothing_and_still_knows_its_place(feed):
+    feed.append(*transaction(insert(2, "5", "1"), at=0x2000))
+    result = stage(feed, {"public.items": TablePlan()})
+    assert (result.staged, result.position, result.last) == (None, "0/2008", 3)
+
+
+def test_a_part_in_the_middle_of_a_transaction_has_no_place_of_its_own(feed):
+    feed.append(begin(), insert(1, "1", "a"))
+    feed.append(insert(1, "2", "b"), commit(end=0x2008))
+    first, second = LogReader(feed.writer.storage).slices(0, 4)
+    plan = ApplyPlan(DecodingSource(), ListingSink(), feed.writer.storage, "batch", ALL)
+    assert [stage_part(plan, n, [piece]).position for n, piece in enumerate((first, second))] == ["", "0/2008"]
+
+
+def test_changes_up_to_a_tables_own_place_are_left_out(feed):
+    feed.append(*transaction(insert(1, "1", "a"), insert(2, "1", "1")))
+    feed.append(*transaction(insert(1, "2", "b"), insert(2, "2", "2")))
+    plans = {"public.items": TablePlan(after=4), "public.orders": TablePlan()}
+    assert sorted(rows(stage(feed, plans)), key=str) == [(1, 1), (2, "b"), (2, 2)]
+
+
+def test_changes_that_a_snapshot_has_seen_are_left_out(feed):
+    for xid in (99, 100, 105, 110):
+        feed.append(*transaction(insert(1, str(xid), "a"), xid=xid))
+    result = stage(feed, {"public.items": TablePlan(visibility="100:110:105")})
+    assert [row[0] for row in rows(result)] == [105, 110]
+
+
+def test_a_key_change_and_a_delete_are_staged_as_deletes(feed):
+    feed.append(*transaction(update(1, "2", "a", key=("1", None)), delete(1, key=("9", None))))
+    (net,) = stage(feed, ALL).staged
+    assert sorted(net.deletes.column("id").to_pylist()) == [1, 9]
+    assert net.upserts.to_pylist() == [{"id": 2, "name": "a"}]
+
+
+def with_versions(feed: Feed, messages: list[bytes], *versions: tuple[int, TableSchema]) -> None:
+    """One segment in which the table changes its shape at the given offsets."""
+    definitions = [Definition(1, since, schema) for since, schema in versions]
+    frames, _ = frames_of(messages, definitions, first=feed.writer.next_offset)
+    feed.writer.append(frames, "0/1")
+
+
+def test_versions_of_a_table_are_staged_in_the_order_of_the_log(feed):
+    messages = transaction(insert(1, "1", "first"), update(1, "1", "second", "x"))
+    with_versions(feed, messages, (0, ITEMS), (3, WIDER))
+    result = stage(feed, ALL)
+    assert rows(result) == [(1, "first"), (1, "second", "x")]
+    assert result.schemas["public.items"] == [ITEMS, WIDER]
+
+
+def test_a_version_that_comes_back_does_not_overtake_the_one_between(feed):
+    messages = transaction(insert(1, "1", "first"), update(1, "1", "second", "x"), update(1, "1", "third"))
+    with_versions(feed, messages, (0, ITEMS), (3, WIDER), (4, ITEMS))
+    result = stage(feed, ALL)
+    assert rows(result) == [(1, "first"), (1, "second", "x"), (1, "third")]
+    assert result.schemas["public.items"] == [ITEMS, WIDER, ITEMS]
+
+
+def test_a_truncate_is_a_barrier_between_slices_too(feed):
+    feed.append(*transaction(insert(1, "1", "a")))
+    feed.append(*transaction(truncate(1)))
+    feed.append(*transaction(insert(1, "2", "b")))
+    assert [(net.truncate, net.upserts.num_rows) for net in stage(feed, ALL).staged] == [
+        (False, 1),
+        (True, 0),
+        (False, 1),
+    ]
+
+
+# --- parts -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 7, 100])
+def test_parts_are_runs_of_slices_that_cover_everything_in_order(feed, most):
+    for number in range(7):
+        feed.append(*transaction(*(insert(1, str(n), "a") for n in range(number * 3))))
+    slices = LogReader(feed.writer.storage).slices(0, feed.writer.end)
+    parts = plan_parts(slices, most)
+    assert [piece for part in parts for piece in part.slices] == slices
+    assert [part.part for part in parts] == list(range(len(parts)))
+    assert 1 <= len(parts) <= most
+    assert all(part.slices for part in parts)
+
+
+def test_no_slices_are_no_parts():
+    assert plan_parts([], 8) == []
+
+
+# --- errors ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_error_of_ours_reaches_the_driver_with_its_type():
+    def work() -> None:
+        raise LogCorrupt("a segment is damaged")
+
+    with pytest.raises(LogCorrupt, match="damaged"):
+        unwrap([(True, 1), attempt(work)])
+
+
+def test_any_other_error_reaches_the_driver_with_its_place():
+    with pytest.raises(EngineLost, match=r"ZeroDivisionError.*test_apply\.py"):
+        unwrap([attempt(lambda: 1 / 0)])
+
+
+def test_what_went_well_comes_back_in_order():
+    assert unwrap([attempt(lambda: 1), attempt(lambda: 2)]) == [1, 2]
+
+
+def test_a_change_that_can_not_be_read_stops_the_part(feed):
+    feed.append(*transaction(insert(1, "not a number", "a")))
+    with pytest.raises(DecodeError, match="offset 2"):
+        stage(feed, ALL)
