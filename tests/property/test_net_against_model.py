@@ -25,6 +25,8 @@ from tailrace.model.net import NetChanges, Partial, net_changes
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.model.types import ColumnType, Kind, arrow_type
 
+pytestmark = pytest.mark.timeout(900)  # making a failing example small takes minutes
+
 Row = tuple[int, ...]
 
 NAN, INF = math.nan, math.inf

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -29,6 +30,8 @@ from tailrace.testing.messages import (
     type_,
     update,
 )
+
+pytestmark = pytest.mark.timeout(900)  # making a failing example small takes minutes
 
 # a type, its modifier, and some valid values of it in both forms
 TYPES: list[tuple[int, int, list[Value]]] = [

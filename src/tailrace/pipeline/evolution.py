@@ -12,6 +12,7 @@ import msgspec
 
 from tailrace.model.lifecycle import TableState, TableStatus
 from tailrace.model.schema import Column, TableSchema
+from tailrace.model.types import ColumnType
 from tailrace.model.watermark import Watermark
 from tailrace.spark.apply import PartResult
 
@@ -45,7 +46,7 @@ def evolve(
                 moved[name] = again(status, start, version)
                 held.add(name)
                 break
-            moved[name] = msgspec.structs.replace(moved[name], schema=version)
+            moved[name] = msgspec.structs.replace(moved[name], schema=_adopted(moved[name].schema, version))
     return Evolution(moved, frozenset(held))
 
 
@@ -76,7 +77,35 @@ def is_in_place(source: Any, old: TableSchema, new: TableSchema) -> bool:
     return not added or bool(source.adds_only_nulls(new, added))
 
 
+def is_behind(old: TableSchema, present: TableSchema) -> bool:
+    """True when the source's catalog says what no change of the table may ever come to say: what a column now is.
+
+    An enum label that is gone was renamed, in every row that has it.
+    """
+    known = {column.name: column for column in old.columns}
+    return old.key != present.key or any(
+        column.name not in known
+        or not _same(column, known[column.name])
+        or not set(_labels(known[column.name].type)).issubset(_labels(column.type))
+        for column in present.columns
+    )
+
+
 def _same(one: Column, other: Column) -> bool:
-    """The very column, of the same type. Enum labels may come and go: they are text in every sink."""
-    types = [msgspec.structs.replace(column.type, labels=()) for column in (one, other)]
-    return one.number == other.number and types[0] == types[1]
+    """The very column, of the same type. Enum labels may come: they are text in every sink."""
+    return one.number == other.number and _without_labels(one.type) == _without_labels(other.type)
+
+
+def _without_labels(type_: ColumnType) -> ColumnType:
+    element = None if type_.element is None else _without_labels(type_.element)
+    return msgspec.structs.replace(type_, labels=(), element=element)
+
+
+def _labels(type_: ColumnType) -> tuple[str, ...]:
+    return type_.labels if type_.element is None else _labels(type_.element)
+
+
+def _adopted(old: TableSchema, version: TableSchema) -> TableSchema:
+    """The version of the stream, with the enum labels that we know: the stream does not tell when they change."""
+    known = {column.name: column for column in old.columns}
+    return msgspec.structs.replace(version, columns=tuple(known.get(c.name, c) for c in version.columns))

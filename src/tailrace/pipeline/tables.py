@@ -14,7 +14,7 @@ from tailrace.errors import TailraceError
 from tailrace.model.lifecycle import TableState, TableStatus
 from tailrace.model.schema import TableSchema
 from tailrace.pipeline.applying import SinkPipeline
-from tailrace.pipeline.evolution import again
+from tailrace.pipeline.evolution import again, is_behind, is_in_place
 from tailrace.sinks.base import ChunkMark
 from tailrace.sources.base import ExportedSnapshot
 from tailrace.spark.snapshot import ChunkWork, load_chunks
@@ -86,7 +86,7 @@ class TableKeeper:
         return [status for status in list(self.sink.tables.values()) if status.state in states]
 
     def _discover(self) -> None:
-        """Take in the tables that the publication has and the sink has not."""
+        """Take in the tables that the publication has and the sink has not, and those that are not what they were."""
         age = time.monotonic() - self._discovered_at
         if age < (UNKNOWN_SECONDS if self.sink.unknown.is_set() else DISCOVER_SECONDS):
             return
@@ -96,6 +96,8 @@ class TableKeeper:
             if known is None or known.schema.relation != schema.relation:
                 with self.sink.lock:
                     self.sink.tables[schema.table] = self._new(schema, known)
+            elif known.state is TableState.LIVE and is_behind(known.schema, schema):
+                self._evolve(schema)
         self._discovered_at = time.monotonic()
         self.is_settled = True
 
@@ -105,6 +107,19 @@ class TableKeeper:
             return TableStatus(schema.table, TableState.NEW, self.sink.watermark, schema)
         start = self.sink.watermark if known.state is TableState.LIVE else known.watermark
         return again(known, start, schema)
+
+    def _evolve(self, schema: TableSchema) -> None:
+        """Take in what was altered and has not been changed since: the stream has not told, and may never tell."""
+        with self.sink.lock:
+            known = self.sink.tables[schema.table]
+            if known.state is not TableState.LIVE or not is_behind(known.schema, schema):
+                return  # the stream was faster
+            if is_in_place(self.source, known.schema, schema):
+                now = msgspec.structs.replace(known, schema=schema)
+                self.sink.sink.begin_snapshot(now, [], clear=False)
+            else:
+                now = again(known, self.sink.watermark, schema)
+            self.sink.tables[schema.table] = now
 
     def _snapshot(self, statuses: list[TableStatus]) -> None:
         """Copy all tables that wait for it under one exported snapshot, as one Spark job."""

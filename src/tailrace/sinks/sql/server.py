@@ -53,6 +53,7 @@ class ServerSink:
         self._tables = SinkTables(dialect, self.owner, self._notes.is_active)
         self._sessions = Sessions(dialect, self.url, name)
         self._versions: dict[Target, TableSchema] = {}  # tables that are known to be ready, and for which version
+        self._has_notes = False
         self._litter: list[str] = []  # staging tables that could not be dropped when it was time
 
     # --- what it remembers
@@ -70,7 +71,9 @@ class ServerSink:
         with self._sessions.use("forgetting the pipeline") as session:
             if self._notes.exists(session):
                 with transaction(session):
+                    session.lock(self.owner)
                     self._notes.forget(session)
+        self._versions.clear()
         self.clean()
 
     def clean(self) -> None:
@@ -260,10 +263,14 @@ class ServerSink:
         self._versions[target] = schema
 
     def _create_notes(self, session: Session) -> None:
+        """Our own tables, made once; tasks take it from the driver that they are there."""
+        if self._has_notes:
+            return
         if not self._notes.exists(session):
             with transaction(session):
                 session.lock("tailrace")
                 self._notes.create(session)
+        self._has_notes = True
 
     # --- staging tables
 
@@ -282,6 +289,7 @@ class ServerSink:
             yield
         except BaseException as error:
             self._versions.clear()
+            self._has_notes = False
             found = self.dialect.explain(error)
             is_lost = isinstance(error, SinkUnavailable) or (found is not None and found.kind is SinkUnavailable)
             if is_lost:

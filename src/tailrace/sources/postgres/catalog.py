@@ -108,7 +108,8 @@ def primary_key(connection: psycopg.Connection[Any], oid: int, identity: Identit
 def adds_only_nulls(connection: psycopg.Connection[Any], table: TableSchema, added: Sequence[str]) -> bool:
     """True when none of the columns `added` gave a value to rows that were there before it."""
     row = connection.execute(
-        """SELECT count(*) = %(count)s AND bool_and(NOT atthasmissing AND NOT atthasdef AND attidentity = '')
+        """SELECT count(*) = %(count)s
+            AND bool_and(NOT attnotnull AND NOT atthasmissing AND NOT atthasdef AND attidentity = '')
         FROM pg_attribute WHERE attname = ANY (%(added)s) AND NOT attisdropped
             AND attrelid = (SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
                 WHERE n.nspname = %(schema)s AND c.relname = %(name)s)""",
