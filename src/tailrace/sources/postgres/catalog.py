@@ -28,25 +28,26 @@ ORDER BY 1, 2
 _PUBLISHED = "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s ORDER BY 1, 2"
 
 _COLUMNS = """
-SELECT a.attname, a.atttypid::bigint, a.atttypmod, a.attnum
-FROM pg_attribute a
-WHERE a.attrelid = %(table)s AND a.attnum > 0 AND NOT a.attisdropped
-    AND a.attname = ANY (
-        SELECT unnest(p.attnames) FROM pg_publication_tables p
-        WHERE p.pubname = %(publication)s AND p.schemaname = %(schema)s AND p.tablename = %(name)s)
-ORDER BY a.attnum
+SELECT a.attrelid::bigint, a.attname, a.atttypid::bigint, a.atttypmod, a.attnum
+FROM pg_publication_tables p
+JOIN pg_namespace n ON n.nspname = p.schemaname
+JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = ANY (p.attnames)
+WHERE p.pubname = %s AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attrelid, a.attnum
 """
 
 _NUMBERS = "SELECT attname, attnum FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped"
 
-_KEY = """
-SELECT a.attname
+_KEYS = """
+SELECT i.indrelid::bigint, a.attname
 FROM pg_index i
+JOIN pg_class c ON c.oid = i.indrelid
 CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY k (attnum, place)
 JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-WHERE i.indrelid = %(table)s AND k.place <= i.indnkeyatts
-    AND CASE WHEN %(identity)s = 'i' THEN i.indisreplident ELSE i.indisprimary END
-ORDER BY k.place
+WHERE i.indrelid = ANY (%s) AND k.place <= i.indnkeyatts
+    AND CASE c.relreplident WHEN 'i' THEN i.indisreplident WHEN 'n' THEN false ELSE i.indisprimary END
+ORDER BY i.indrelid, k.place
 """
 
 
@@ -80,29 +81,39 @@ def published_tables(connection: psycopg.Connection[Any], publication: str) -> s
     return {(schema, name) for schema, name in connection.execute(_PUBLISHED, [publication])}
 
 
-def table_schema(connection: psycopg.Connection[Any], table: SourceTable, publication: str) -> TableSchema:
-    """The table's present schema: the same columns and key that pgoutput describes it with."""
-    rows = connection.execute(
-        _COLUMNS,
-        {"table": table.oid, "publication": publication, "schema": table.schema, "name": table.name},
-    ).fetchall()
-    types = fetch_types(connection, (oid for _, oid, _, _ in rows))
-    key = primary_key(connection, table.oid, table.identity)
+def table_schemas(
+    connection: psycopg.Connection[Any], tables: Iterable[SourceTable], publication: str
+) -> list[TableSchema]:
+    """The present schemas of published tables: the same columns and keys that pgoutput describes them with.
+
+    A few queries for all of them, because we ask again every few seconds.
+    """
+    columns: dict[int, list[tuple[str, int, int, int]]] = {}
+    for oid, *column in connection.execute(_COLUMNS, [publication]):
+        columns.setdefault(oid, []).append(tuple(column))
+    types = fetch_types(connection, (oid for rows in columns.values() for _, oid, _, _ in rows))
+    found = [table for table in tables if table.oid in columns]
+    keys = primary_keys(connection, [table.oid for table in found])
+    return [_present_schema(table, columns[table.oid], keys.get(table.oid, ()), types) for table in found]
+
+
+def _present_schema(
+    table: SourceTable, rows: list[tuple[str, int, int, int]], key: tuple[str, ...], types: dict[int, TypeInfo]
+) -> TableSchema:
     columns = tuple(
         Column(name, column_type(oid, modifier, types), nullable=name not in key, number=number)
         for name, oid, modifier, number in rows
     )
-    names = {column.name for column in columns}
-    usable = key if names.issuperset(key) else ()
+    usable = key if {column.name for column in columns}.issuperset(key) else ()
     return TableSchema(table.schema, table.name, columns, usable, table.identity, table.oid)
 
 
-def primary_key(connection: psycopg.Connection[Any], oid: int, identity: Identity) -> tuple[str, ...]:
+def primary_keys(connection: psycopg.Connection[Any], oids: Sequence[int]) -> dict[int, tuple[str, ...]]:
     """The columns that identify a row: those of the identity index if one was chosen, else the primary key."""
-    if identity is Identity.NOTHING:
-        return ()
-    letter = "i" if identity is Identity.INDEX else "d"
-    return tuple(name for (name,) in connection.execute(_KEY, {"table": oid, "identity": letter}))
+    keys: dict[int, tuple[str, ...]] = {}
+    for oid, name in connection.execute(_KEYS, [list(oids)]):
+        keys[oid] = (*keys.get(oid, ()), name)
+    return keys
 
 
 def adds_only_nulls(connection: psycopg.Connection[Any], table: TableSchema, added: Sequence[str]) -> bool:
@@ -145,7 +156,7 @@ def _described_key(connection: psycopg.Connection[Any], relation: Relation, iden
     flagged = {name for is_key, name, _, _ in relation.columns if is_key}
     if identity is Identity.NOTHING:
         return ()
-    key = primary_key(connection, relation.id, identity)
+    key = primary_keys(connection, [relation.id]).get(relation.id, ())
     if identity is Identity.FULL:
         return key if set(names).issuperset(key) else ()
     return key if set(key) == flagged else _in_table_order(names, flagged)

@@ -22,6 +22,7 @@ _REFUSALS = re.compile(
     r"|too many connections for role",
     re.IGNORECASE,
 )
+_VANISHED = "could not open relation with OID"  # an internal error of the server's own views
 _TRANSIENT = (pg.OperationalError, pg.InterfaceError, pg.AdminShutdown, pg.CrashShutdown, pg.QueryCanceled)
 
 
@@ -77,6 +78,8 @@ def source_errors(url: str, doing: str) -> Iterator[None]:
             f"PostgreSQL at {server_of(url)} went away while {doing}: {_sentence(error)}"
         ) from error
     except psycopg.Error as error:
+        if _VANISHED in str(error):
+            raise SourceUnavailable(f"a table of {server_of(url)} was dropped while {doing}") from error
         raise SourceRefused(f"PostgreSQL at {server_of(url)} refused {doing}: {_sentence(error)}") from error
 
 

@@ -19,7 +19,7 @@ from tailrace.model.schema import TableSchema
 from tailrace.sources.base import Chunk, ExportedSnapshot, Finding, Visibility
 from tailrace.sources.postgres import catalog, pgoutput, positions, preflight, slots, snapshot, visibility
 from tailrace.sources.postgres.capture import PostgresCapture
-from tailrace.sources.postgres.catalog import SourceTable, list_tables, published_tables, table_schema
+from tailrace.sources.postgres.catalog import SourceTable, list_tables, table_schemas
 from tailrace.sources.postgres.connection import connect, current_position, server_of, source_errors
 from tailrace.sources.postgres.types import has_binary_decoder
 
@@ -63,11 +63,9 @@ class PostgresSource:
 
     def tables(self) -> list[TableSchema]:
         with connect(self.url) as connection, source_errors(self.url, "listing the tables"):
-            published = published_tables(connection, self.publication)
-            found = [t for t in list_tables(connection) if (t.schema, t.name) in published]
-            return [
-                table_schema(connection, t, self.publication) for t in found if self.patterns.matches(t.schema, t.name)
-            ]
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")  # tables come and go
+            wanted = [t for t in list_tables(connection) if self.patterns.matches(t.schema, t.name)]
+            return table_schemas(connection, wanted, self.publication)
 
     def current_position(self) -> str:
         with connect(self.url) as connection, source_errors(self.url, "asking for the current position"):
