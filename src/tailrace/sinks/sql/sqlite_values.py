@@ -1,7 +1,8 @@
 """How values look in SQLite.
 
-Integers and booleans are INTEGER, floats REAL, bytes BLOB, everything else TEXT in its canonical form (`model.text`). A
-REAL column holds NaN as the text 'NaN', because SQLite would turn it into NULL. Nothing is rounded.
+Integers and booleans are INTEGER, floats real numbers, bytes BLOB, everything else TEXT in its canonical form
+(`model.text`). NaN is the text 'NaN', because SQLite would turn it into NULL. Float columns are declared without a type:
+one declared REAL would lose the sign of -0.0. Nothing is rounded.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def declared_type(type_: ColumnType) -> str:
     if type_.kind in _INTEGERS:
         return "INTEGER"
     if type_.kind in _FLOATS:
-        return "REAL"
+        return ""
     return "BLOB" if type_.kind is Kind.BYTES else "TEXT"
 
 
