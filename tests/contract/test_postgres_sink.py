@@ -3,19 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import psycopg
+import pyarrow as pa
 import pytest
 
 from tailrace import config
-from tailrace.model.schema import TableSchema
-from tailrace.model.types import Kind
-from tailrace.sinks.sql import server
+from tailrace.errors import SinkRejected, SinkUnavailable
+from tailrace.model.lifecycle import TableState
+from tailrace.model.schema import Column, TableSchema
+from tailrace.model.types import ColumnType, Kind
+from tailrace.sinks.base import Batch
+from tailrace.sinks.sql import postgres_session, server, sessions
 from tailrace.sinks.sql.postgres import PostgresSink
+from tailrace.testing.plugin import requires
+from tailrace.testing.postgres import PostgresServer
 from tailrace.testing.sample_values import DIGITS, SAMPLES, TEXTS, UUIDS
+from tailrace.testing.sink_changes import (
+    INT,
+    ITEMS,
+    ORDERS,
+    PAIRS,
+    TEXT,
+    SourceRows,
+    apply,
+    chunk,
+    net,
+    partial,
+    status,
+    table_of,
+    watermark,
+)
 from tailrace.testing.sink_contract import SinkContract
 
 pytestmark = pytest.mark.server
@@ -151,3 +173,353 @@ class TestStagedPostgresSink(TestPostgresSink):
 def test_the_mapping_of_every_type_is_tested():
     assert {sample.type.kind for sample in SAMPLES.values()} == set(Kind)
     assert EXPECTED.keys() == SAMPLES.keys()
+
+
+# --- staging ---------------------------------------------------------------------------------------------------------
+
+
+def staging_tables(query) -> list[str]:
+    return [name for (name,) in query("SELECT relname FROM pg_class WHERE relname LIKE 'staged%' AND relkind = 'r'")]
+
+
+@pytest.fixture
+def staged_only(monkeypatch) -> None:
+    monkeypatch.setattr(server, "INLINE_BYTES", -1)
+
+
+@pytest.mark.usefixtures("staged_only")
+def test_larger_batches_are_staged_in_unlogged_tables(sink, query):
+    part = sink.stage("batch", 0, [net(ITEMS, [(1, "a", None)], deletes=[(2,)])])
+    assert query("SELECT DISTINCT relpersistence FROM pg_class WHERE relname LIKE 'staged%'") == [("u",)]
+    assert len(staging_tables(query)) == len(part.tables) == 2
+    sink.commit(Batch((part,), watermark(10)), SourceRows(ITEMS))
+    assert staging_tables(query) == []
+
+
+@pytest.mark.usefixtures("staged_only")
+def test_the_changes_of_several_slices_share_a_staging_table(sink, rows):
+    part = sink.stage("batch", 0, [net(ITEMS, [(n % 7, f"{n}", None)]) for n in range(50)])
+    assert len(part.tables) == 1
+    sink.commit(Batch((part,), watermark(10)), SourceRows(ITEMS))
+    assert sorted(rows(ITEMS)) == sorted((n % 7, f"{n}", None) for n in range(43, 50))
+
+
+@pytest.mark.usefixtures("staged_only")
+def test_a_part_that_is_held_back_leaves_nothing(sink, query):
+    part = sink.stage("batch", 0, [net(ITEMS, [(1, "a", None)]), net(ORDERS, [(1, 1)])])
+    kept = msgspec.structs.replace(part, changes=part.changes[:1])
+    sink.commit(Batch((kept,), watermark(10)), SourceRows(ITEMS))
+    assert staging_tables(query) == []
+
+
+@pytest.mark.usefixtures("staged_only")
+def test_a_server_that_crashed_after_staging_is_not_taken_for_one_without_changes(tmp_path):
+    """A crash empties unlogged tables."""
+    with requires(PostgresServer.start) as crashing:
+        sink = PostgresSink(pipeline(tmp_path, crashing.url, "shop"), "replica")
+        apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
+        part = sink.stage("batch", 0, [net(ITEMS, deletes=[(1,)])])
+        crashing.kill()
+        crashing.restart()
+        sink.close()
+        with pytest.raises(SinkUnavailable, match="is gone"):
+            sink.commit(Batch((part,), watermark(20)), SourceRows(ITEMS))
+        assert sink.read_state().watermark == watermark(10)
+        apply(sink, [net(ITEMS, deletes=[(1,)])], 20)
+        assert list(sink.read_table(ITEMS)) == []
+        assert sink.read_state().watermark == watermark(20)
+        sink.close()
+
+
+def test_a_restarted_server_is_found_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(sessions, "FRESH_SECONDS", 0)
+    with requires(PostgresServer.start) as restarting:
+        sink = PostgresSink(pipeline(tmp_path, restarting.url, "shop"), "replica")
+        apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
+        restarting.kill()
+        with pytest.raises(SinkUnavailable, match="sink replica: PostgreSQL at 127"):
+            apply(sink, [net(ITEMS, [(2, "b", None)])], 20)
+        restarting.restart()
+        apply(sink, [net(ITEMS, [(2, "b", None)])], 20)
+        assert sink.read_state().watermark == watermark(20)
+        sink.close()
+
+
+# --- the server's refusals -------------------------------------------------------------------------------------------
+
+
+def test_a_table_that_somebody_holds_locked_is_tried_again(postgres_url, make_sink, rows, monkeypatch):
+    monkeypatch.setitem(postgres_session._SETTINGS, "lock_timeout", "50ms")
+    sink = make_sink()
+    apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
+    with psycopg.connect(postgres_url) as somebody:
+        somebody.execute("LOCK TABLE items")
+        with pytest.raises(SinkUnavailable, match=r"merging public\.items.*lock timeout"):
+            apply(sink, [net(ITEMS, [(2, "b", None)])], 20)
+    apply(sink, [net(ITEMS, [(2, "b", None)])], 20)
+    assert len(rows(ITEMS)) == 2
+    sink.close()
+
+
+def test_a_refused_row_is_named_without_its_values(sink, query):
+    apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
+    query("ALTER TABLE items ADD CONSTRAINT short CHECK (length(name) < 5)")
+    with pytest.raises(SinkRejected, match=r"merging public\.items: check violation \(short\)") as caught:
+        apply(sink, [net(ITEMS, [(2, "secret words", None)])], 20)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_value_that_the_server_can_not_read_is_refused_without_it(sink):
+    schema = TableSchema("public", "hosts", (Column("id", INT), Column("at", ColumnType(Kind.OTHER, "inet"))), ("id",))
+    with pytest.raises(SinkRejected, match=r"merging public\.hosts: invalid text representation") as caught:
+        apply(sink, [net(schema, [(1, "nobody's address")])], 10)
+    assert "nobody" not in str(caught.value)
+
+
+def test_a_table_that_somebody_dropped_is_one_clear_sentence(sink, make_sink, query):
+    sink.begin_snapshot(status(ITEMS), [], clear=True)
+    query("DROP TABLE items")
+    with pytest.raises(SinkRejected, match=r"merging public\.items.*does not exist"):
+        apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
+    with pytest.raises(SinkRejected, match=r"table public\.items is gone from the sink") as caught:
+        apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
+    assert "tailrace snapshot public.items" in caught.value.hint
+    assert sink.read_state().watermark is None
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("postgresql://nobody@127.0.0.1:{port}/postgres", "does not exist"),
+        ("postgresql://postgres@127.0.0.1:{port}/nowhere", "does not exist"),
+        ("postgresql://postgres@no.such.host.invalid/x", "host"),
+    ],
+)
+def test_a_server_that_refuses_us_is_one_clear_sentence(tmp_path, postgres_server, url, words):
+    sink = PostgresSink(pipeline(tmp_path, url.format(port=postgres_server.port), "shop"), "replica")
+    with pytest.raises(SinkRejected, match=f"sink replica: PostgreSQL at .*{words}"):
+        sink.check()
+
+
+def test_a_server_that_is_down_is_tried_again(tmp_path):
+    sink = PostgresSink(pipeline(tmp_path, "postgresql://postgres:secret@127.0.0.1:1/x", "shop"), "replica")
+    with pytest.raises(SinkUnavailable, match=r"sink replica: PostgreSQL at 127\.0\.0\.1:1/x") as caught:
+        sink.check()
+    assert "secret" not in str(caught.value)
+
+
+def test_a_database_that_can_not_hold_every_text_is_refused(tmp_path, postgres_server):
+    postgres_server.execute("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0")
+    try:
+        with pytest.raises(SinkRejected, match="encoding LATIN1"):
+            PostgresSink(pipeline(tmp_path, postgres_server.url_of("latin"), "shop"), "replica").check()
+    finally:
+        postgres_server.drop_database("latin")
+
+
+@pytest.fixture
+def poor_url(postgres_server, postgres_url) -> Iterator[str]:
+    """The database as a user sees it who may do nothing in it."""
+    postgres_server.execute("CREATE ROLE poor LOGIN")
+    yield postgres_url.replace("postgres@", "poor@")
+    database = postgres_url.rpartition("/")[2]
+    postgres_server.execute("DROP OWNED BY poor CASCADE", database)
+    postgres_server.execute("DROP ROLE poor")
+
+
+def test_a_user_who_may_not_create_tables_is_told_what_to_grant(tmp_path, query, poor_url):
+    sink = PostgresSink(pipeline(tmp_path, poor_url, "shop", schemas={"public": "copies"}), "replica")
+    with pytest.raises(SinkRejected, match="schema _tailrace") as caught:
+        sink.check()
+    assert caught.value.hint == 'CREATE SCHEMA "_tailrace" AUTHORIZATION "poor"'
+    query(caught.value.hint)
+    query("CREATE SCHEMA copies")
+    with pytest.raises(SinkRejected, match="schema copies") as caught:
+        sink.check()
+    query(caught.value.hint)
+    sink.check()
+    apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
+    assert query("SELECT name FROM copies.items") == [("a",)]
+    sink.close()
+
+
+# --- tables that are there already -----------------------------------------------------------------------------------
+
+
+def test_an_existing_table_is_used_with_its_extra_columns(sink, query):
+    query("CREATE TABLE items (id bigint PRIMARY KEY, at timestamptz DEFAULT now() NOT NULL, name varchar, own int)")
+    sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [chunk(ITEMS)], clear=True)
+    sink.load_chunk(ITEMS, chunk(ITEMS), iter([table_of(ITEMS, [(1, "a", "x")])]))
+    query("UPDATE items SET own = 7")
+    apply(sink, [net(ITEMS, [(1, "b", "y"), (2, "c", None)])], 10)
+    found = query("SELECT id, name, notes, own, at IS NOT NULL FROM items ORDER BY id")
+    assert found == [(1, "b", "y", 7, True), (2, "c", None, None, True)]
+
+
+def test_a_wider_integer_is_filled_by_way_of_a_cast(sink, query):
+    schema = TableSchema("public", "small", (Column("id", ColumnType(Kind.INT16, "smallint")),), ("id",))
+    query("CREATE TABLE small (id bigint PRIMARY KEY)")
+    sink.begin_snapshot(status(schema, TableState.SNAPSHOT), [chunk(schema)], clear=True)
+    sink.load_chunk(schema, chunk(schema), iter([table_of(schema, [(1,), (-1,)])]))
+    apply(sink, [net(schema, [(2,)], deletes=[(-1,)])], 10)
+    assert sorted(query("SELECT id FROM small")) == [(1,), (2,)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ("id bigint PRIMARY KEY, name integer", r"column name of table public\.items in the sink is integer"),
+        ("id integer PRIMARY KEY", "column id .* is integer, and public.items.id .bigint. needs bigint"),
+        ("id bigint PRIMARY KEY, own int NOT NULL", "column own .* must have a value"),
+        ("id bigint", r"no unique index on \(id\)"),
+        ("id bigint, name text, PRIMARY KEY (id, name)", r"no unique index on \(id\)"),
+    ],
+)
+def test_an_existing_table_that_can_not_take_the_rows_is_refused(sink, query, columns, words):
+    query(f"CREATE TABLE items ({columns})")
+    for use in (
+        lambda: sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True),
+        lambda: apply(sink, [net(ITEMS, [(1, "a", None)])], 10),
+    ):
+        with pytest.raises(SinkRejected, match=words):
+            use()
+    assert sink.read_state().watermark is None
+
+
+def test_rows_of_somebody_else_are_never_cleared_away(sink, query):
+    query("CREATE TABLE items (id bigint PRIMARY KEY)")
+    query("INSERT INTO items VALUES (1)")
+    with pytest.raises(SinkRejected, match=r"public\.items has rows that tailrace did not write"):
+        sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True)
+    assert query("SELECT count(*) FROM items") == [(1,)]
+
+
+def test_a_table_of_another_pipeline_is_refused_until_that_is_dropped(sink, make_sink, query):
+    other = make_sink("other")
+    other.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True)
+    apply(other, [net(ITEMS, [(1, "a", None)])], 10)
+    with pytest.raises(SinkRejected, match=r"public\.items belongs to other/replica"):
+        sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True)
+    other.forget()
+    other.close()
+    sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True)
+    assert query("SELECT count(*) FROM items") == [(0,)]
+
+
+def test_a_table_that_we_made_is_made_again_when_its_types_change(sink, query):
+    sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True)
+    changed = msgspec.structs.replace(ITEMS, columns=(*ITEMS.columns[:2], Column("notes", INT)))
+    sink.begin_snapshot(status(changed, TableState.SNAPSHOT, generation=2), [], clear=True)
+    assert query("SELECT format_type(atttypid, -1) FROM pg_attribute WHERE attname = 'notes'") == [("bigint",)]
+
+
+def test_indexes_and_grants_of_others_survive_a_new_snapshot(sink, query):
+    apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
+    query("CREATE INDEX by_name ON items (name)")
+    query("CREATE VIEW names AS SELECT name FROM items")
+    sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [chunk(ITEMS)], clear=True)
+    assert query("SELECT * FROM names") == []
+    assert query("SELECT 1 FROM pg_indexes WHERE indexname = 'by_name'") == [(1,)]
+
+
+def test_a_table_that_a_foreign_key_leads_to_can_be_cleared(sink, query):
+    apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
+    query("CREATE TABLE own (item bigint REFERENCES items)")
+    sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [chunk(ITEMS)], clear=True)
+    assert query("SELECT count(*) FROM items") == [(0,)]
+
+
+def test_a_column_that_was_dropped_and_comes_back_has_none_of_its_old_values(sink, rows):
+    narrower = msgspec.structs.replace(ITEMS, columns=ITEMS.columns[:2])
+    sink.begin_snapshot(status(ITEMS), [], clear=True)
+    apply(sink, [net(ITEMS, [(1, "a", "old"), (2, "b", "old")])], 10)
+    part = sink.stage("batch", 0, [net(narrower, [(1, "a2")])])
+    sink.commit(Batch((part,), watermark(20), (status(narrower),)), SourceRows(ITEMS))
+    apply(sink, [net(ITEMS, [(2, "b", "new")])], 30)
+    assert sorted(rows(ITEMS), key=str) == [(1, "a2", None), (2, "b", "new")]
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_schema_may_be_given_another_name(make_sink, query):
+    sink = make_sink(schemas={"public": "cdc", "billing": "cdc"})
+    apply(sink, [net(ITEMS, [(1, "a", None)]), net(PAIRS, [("v", 1, "w", 2)])], 10)
+    assert query("SELECT name FROM cdc.items") == [("a",)]
+    assert query("SELECT v FROM cdc.pairs") == [("v",)]
+    sink.close()
+
+
+def test_two_tables_that_would_be_one_are_refused(make_sink):
+    sink = make_sink(schemas={"public": "cdc", "archive": "cdc"})
+    sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True)
+    other = msgspec.structs.replace(ITEMS, schema="archive")
+    with pytest.raises(SinkRejected, match=r"public\.items and archive\.items would both be cdc\.items"):
+        sink.begin_snapshot(status(other, TableState.SNAPSHOT), [], clear=True)
+    upper = msgspec.structs.replace(ITEMS, name="ITEMS")
+    sink.begin_snapshot(status(upper, TableState.SNAPSHOT), [], clear=True)
+    sink.close()
+
+
+def test_names_that_the_server_would_cut_off_are_refused(sink):
+    long = msgspec.structs.replace(ITEMS, name="ä" * 32)
+    with pytest.raises(SinkRejected, match="longer than the 63"):
+        sink.begin_snapshot(status(long, TableState.SNAPSHOT), [], clear=True)
+
+
+def test_a_source_table_is_never_taken_for_the_sinks_own(sink):
+    ours = TableSchema("_tailrace", "tables", (Column("id", INT),), ("id",))
+    apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
+    with pytest.raises(SinkRejected, match=r"_tailrace\.tables"):
+        sink.begin_snapshot(status(ours, TableState.SNAPSHOT), [], clear=True)
+    with pytest.raises(SinkRejected, match=r"_tailrace\.tables"):
+        apply(sink, [net(ours, [(1,)])], 20)
+    assert sink.read_state().watermark == watermark(10)
+
+
+def test_two_sinks_of_one_pipeline_may_share_a_database(tmp_path, postgres_url, query):
+    url = {"url": postgres_url}
+    document = msgspec.to_builtins(pipeline(tmp_path, postgres_url, "shop"))
+    document["sinks"] = {"one": url, "two": url | {"schemas": {"public": "second"}}}
+    both = msgspec.convert(document, config.Pipeline)
+    one, two = PostgresSink(both, "one"), PostgresSink(both, "two")
+    apply(one, [net(ITEMS, [(1, "a", None)])], 10)
+    assert two.read_state().watermark is None
+    apply(two, [net(ITEMS, [(2, "b", None)])], 5)
+    assert (one.read_state().watermark, two.read_state().watermark) == (watermark(10), watermark(5))
+    assert query("SELECT id FROM second.items") == [(2,)]
+    one.close()
+    two.close()
+
+
+# --- keys ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["boolean", "decimal", "bytes", "uuid", "date", "timestamptz", "float64", "interval"])
+def test_the_source_is_asked_with_keys_it_can_read_whatever_their_type(sink, query, name):
+    schema = TableSchema("public", "typed", (Column("v", TEXT), Column("k", SAMPLES[name].type)), ("k",))
+    asked = []
+
+    def fetch(schema: TableSchema, keys: pa.RecordBatch) -> pa.RecordBatch:
+        asked.extend(keys.column(0).to_pylist())
+        return net(schema).upserts
+
+    keys = SAMPLES[name].values.drop_null()
+    rows = pa.RecordBatch.from_arrays([pa.nulls(len(keys), pa.string()), keys], schema=schema.arrow)
+    apply(sink, [net(schema, partials=[partial(schema, ("v",), rows)])], 10, fetch)
+    assert sorted(asked) == sorted(EXPECTED[name][:-1])
+
+
+def test_a_thread_that_catches_up_and_one_that_streams_may_commit_at_once(sink, rows):
+    def work(schema: TableSchema, first: int) -> None:
+        for offset in range(first, first + 20):
+            part = sink.stage(
+                "batch", 0, [net(schema, [(offset, offset) if schema is ORDERS else (offset, "a", None)])]
+            )
+            place = None if schema is ORDERS else watermark(offset)
+            sink.commit(Batch((part,), place, (status(schema, TableState.CATCH_UP, offset),)), SourceRows(schema))
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(work, [ITEMS, ORDERS], [1, 101]))
+    assert (len(rows(ITEMS)), len(rows(ORDERS))) == (20, 20)
+    assert sink.read_state().watermark == watermark(20)

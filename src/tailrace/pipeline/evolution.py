@@ -78,17 +78,19 @@ def is_in_place(source: Any, old: TableSchema, new: TableSchema) -> bool:
 
 
 def is_behind(old: TableSchema, present: TableSchema) -> bool:
-    """True when the source's catalog says what no change of the table may ever come to say: what a column now is.
-
-    An enum label that is gone was renamed, in every row that has it.
-    """
+    """True when the source's catalog says what no change of the table may ever come to say: what a column now is."""
     known = {column.name: column for column in old.columns}
-    return old.key != present.key or any(
-        column.name not in known
-        or not _same(column, known[column.name])
-        or not set(_labels(known[column.name].type)).issubset(_labels(column.type))
-        for column in present.columns
+    return (
+        old.key != present.key
+        or any(column.name not in known or not _same(column, known[column.name]) for column in present.columns)
+        or has_renamed_labels(old, present)
     )
+
+
+def has_renamed_labels(old: TableSchema, present: TableSchema) -> bool:
+    """An enum label that is gone was renamed, in every row that has it."""
+    known = {column.name: set(_labels(column.type)) for column in old.columns}
+    return any(not known.get(column.name, set()).issubset(_labels(column.type)) for column in present.columns)
 
 
 def _same(one: Column, other: Column) -> bool:

@@ -14,7 +14,7 @@ from tailrace.errors import TailraceError
 from tailrace.model.lifecycle import TableState, TableStatus
 from tailrace.model.schema import TableSchema
 from tailrace.pipeline.applying import SinkPipeline
-from tailrace.pipeline.evolution import again, is_behind, is_in_place
+from tailrace.pipeline.evolution import again, has_renamed_labels, is_behind, is_in_place
 from tailrace.sinks.base import ChunkMark
 from tailrace.sources.base import ExportedSnapshot
 from tailrace.spark.snapshot import ChunkWork, load_chunks
@@ -114,7 +114,7 @@ class TableKeeper:
             known = self.sink.tables[schema.table]
             if known.state is not TableState.LIVE or not is_behind(known.schema, schema):
                 return  # the stream was faster
-            if is_in_place(self.source, known.schema, schema):
+            if is_in_place(self.source, known.schema, schema) and not has_renamed_labels(known.schema, schema):
                 now = msgspec.structs.replace(known, schema=schema)
                 self.sink.sink.begin_snapshot(now, [], clear=False)
             else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 
+from pyspark import accumulators
 from pyspark.sql import SparkSession
 
 from tailrace import config
@@ -45,11 +47,25 @@ def open_session(pipeline: config.Pipeline) -> SparkSession:
         builder = builder.master(f"local[{os.cpu_count() or 2},{TASK_TRIES}]")
     for key, value in (_DEFAULTS | _logging(pipeline) | pipeline.spark.settings()).items():
         builder = builder.config(key, value)
+    if SparkSession.getActiveSession() is None:
+        _quiet_pyspark()
     try:
         with _quiet_jvm(pipeline.state):
             return builder.getOrCreate()
     except Exception as error:
         raise EngineLost(f"Spark did not start: {str(error).splitlines()[0]}") from error
+
+
+def _quiet_pyspark() -> None:
+    """That the JVM is gone is for us to say, once: threads of pyspark and py4j would print a traceback each."""
+    for server in (accumulators.AccumulatorTCPServer, accumulators.AccumulatorUnixServer):
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_is_not_py4j)  # some of it logs as nobody in particular
+
+
+def _is_not_py4j(record: logging.LogRecord) -> bool:
+    return "py4j" not in Path(record.pathname).parts
 
 
 @contextmanager

@@ -52,6 +52,9 @@ _SERVER = """
 SELECT current_setting('server_version_num')::int, getdatabaseencoding(), pg_is_in_recovery(),
     has_database_privilege(current_database(), 'CREATE'), current_database()
 """
+_MAY_USE = """
+SELECT has_schema_privilege(oid, 'CREATE') AND has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = %s
+"""
 _STATE_TYPES = {"name": "text", "text": "text", "integer": "bigint", "flag": "smallint", "moment": "timestamptz"}
 
 
@@ -78,16 +81,20 @@ class PostgresDialect(Dialect):
         if is_standby:
             raise SinkRejected("the server is a standby and takes no writes", hint="use the primary's address")
         for name in [SCHEMA, *schemas]:
-            allowed = session.execute(
-                "SELECT has_schema_privilege(oid, 'CREATE') FROM pg_namespace WHERE nspname = %s", [name]
-            )
-            if allowed != [(True,)] and not (may_create and not allowed):
-                hint = (
-                    f"GRANT CREATE ON SCHEMA {self.quote(name)} TO … "
-                    if allowed
-                    else f"CREATE SCHEMA {self.quote(name)} AUTHORIZATION …"
-                )
-                raise SinkRejected(f"this user may not create tables in schema {name}", hint=hint)
+            self._check_schema(session, name, may_create=may_create)
+
+    def _check_schema(self, session: Session, name: str, *, may_create: bool) -> None:
+        """It is there and takes tables, or can be made."""
+        found = session.execute(_MAY_USE, [name])
+        if found == [(True,)] or (may_create and not found):
+            return
+        [(user,)] = session.execute("SELECT current_user::text")
+        schema, user = self.quote(name), self.quote(user)
+        hint = f"GRANT CREATE, USAGE ON SCHEMA {schema} TO {user}"
+        raise SinkRejected(
+            f"this user may not create tables in schema {name}",
+            hint=hint if found else f"CREATE SCHEMA {schema} AUTHORIZATION {user}",
+        )
 
     def explain(self, error: BaseException) -> Explanation | None:
         return explain(error)

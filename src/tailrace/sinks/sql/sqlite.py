@@ -32,7 +32,8 @@ from tailrace.sinks.sql.sqlite_merge import absent_keys, apply_partial, merge, q
 from tailrace.sinks.sql.sqlite_staging import StagedChanges, StagedPart, StagedPartial, StagingFile, stage
 from tailrace.sinks.sql.sqlite_values import declared_type, has_nan, stored
 
-BUSY_SECONDS = 60
+BUSY_SECONDS = 10  # then the supervisor says so, and tries again
+LOAD_BUSY_SECONDS = 60  # of a task, which waits for the chunks that other tasks load
 MAX_PARTS = 8  # SQLite attaches ten databases at the most
 READ_ROWS = 20_000
 OURS = "_tailrace_"  # how the names of our own tables begin
@@ -149,6 +150,7 @@ class SqliteSink:
         failpoints.reached("chunk-before-load")
         with self._errors(f"loading {schema.table}"):
             connection = self._open()
+            connection.execute(f"PRAGMA busy_timeout = {LOAD_BUSY_SECONDS * 1000}")
             name = self._attach("chunk", str(path))
             try:
                 with self._transaction():
