@@ -1,8 +1,8 @@
 """How values look in SQLite.
 
 Integers and booleans are INTEGER, floats real numbers, bytes BLOB, everything else TEXT in its canonical form
-(`model.text`). NaN is the text 'NaN', because SQLite would turn it into NULL. Float columns are declared without a type:
-one declared REAL would lose the sign of -0.0. Nothing is rounded.
+(`model.text`). NaN is the text 'NaN', because SQLite would turn it into NULL. Float columns are declared without a
+type: one declared REAL would lose the sign of -0.0. Nothing is rounded.
 """
 
 from __future__ import annotations
