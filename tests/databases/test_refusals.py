@@ -197,7 +197,9 @@ def test_a_full_disk_in_the_state_directory_stops_the_run_and_loses_nothing(url:
         file = pipeline_in(tmp_path, url, state=str(tmp_path / "disk" / "state"))
         with RunningPipeline(file) as pipeline:
             pipeline.wait_until_live("public.items")
-            execute(url, "INSERT INTO items SELECT n, md5(n::text) || md5(-n::text) FROM generate_series(2, 150000) n")
+            execute(
+                url, "INSERT INTO items SELECT n, md5(n::text) || md5((-n)::text) FROM generate_series(2, 150000) n"
+            )
             assert pipeline.ended() == 1, pipeline.output
         assert "Traceback" not in pipeline.output
         assert f"error: cannot write to the state directory {tmp_path}/disk/state/log: no space left" in pipeline.output

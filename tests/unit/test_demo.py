@@ -42,9 +42,10 @@ def test_a_demo_without_orders_says_that_lag_was_not_measured():
     assert "lag       not measured" in printed(Facts())
 
 
-def test_orders_that_met_the_outage_are_not_counted_as_lag():
+def test_orders_of_before_and_of_the_outage_are_not_counted_as_lag():
     probe = LagProbe(Path("none.db"))
-    probe._seen += [(10.0, 10.5), (19.9, 31.0), (20.5, 31.0), (31.0, 33.0), (40.0, 40.3)]
+    probe.began_at = 5.0
+    probe._seen += [(4.0, 6.0), (10.0, 10.5), (19.9, 31.0), (20.5, 31.0), (31.0, 33.0), (40.0, 40.3)]
     probe.mark_outage(20.0, 32.0)
     assert probe.live() == pytest.approx([0.3, 0.5])
     assert probe.longest() == pytest.approx(11.1)

@@ -16,7 +16,9 @@ NAME = "chunk-loaded"
 
 
 def run_child(environment: dict[str, str], calls: int = 1) -> subprocess.CompletedProcess[str]:
-    program = f"from tailrace import failpoints\nfor n in range({calls}): failpoints.reached({NAME!r}); print(n, flush=True)"
+    program = (
+        f"from tailrace import failpoints\nfor n in range({calls}): failpoints.reached({NAME!r}); print(n, flush=True)"
+    )
     command = [sys.executable, "-c", program]
     variables = {**os.environ, **environment}
     return subprocess.run(command, env=variables, check=False, capture_output=True, text=True, timeout=30)

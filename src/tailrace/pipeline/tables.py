@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from tailrace import failpoints
-from tailrace.errors import TailraceError
+from tailrace.errors import SourceError, TailraceError
 from tailrace.model.lifecycle import TableState, TableStatus
 from tailrace.model.schema import TableSchema
 from tailrace.pipeline.applying import SinkPipeline
@@ -58,7 +58,8 @@ class TableKeeper:
                 if not error.retry:
                     self.error = error
                     return
-                self._say("sink-retry", sink=self.sink.name, message=str(error), retry_seconds=backoff)
+                kind = "source-retry" if isinstance(error, SourceError) else "sink-retry"
+                self._say(kind, sink=self.sink.name, message=str(error), retry_seconds=backoff)
                 self._stopping.wait(backoff)
                 backoff = min(backoff * 2, BACKOFF_SECONDS[1])
             except Exception as error:

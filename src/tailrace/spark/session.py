@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import resources
@@ -50,10 +52,23 @@ def open_session(pipeline: config.Pipeline) -> SparkSession:
     if SparkSession.getActiveSession() is None:
         _quiet_pyspark()
     try:
-        with _quiet_jvm(pipeline.state):
+        with _quiet_jvm(pipeline.state), _kept_interrupt():
             return builder.getOrCreate()
     except Exception as error:
         raise EngineLost(f"Spark did not start: {str(error).splitlines()[0]}") from error
+
+
+@contextmanager
+def _kept_interrupt() -> Iterator[None]:
+    """Ctrl-C stays whose it was: a new session takes it, to cancel the jobs under way and raise KeyboardInterrupt."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def _quiet_pyspark() -> None:

@@ -27,6 +27,7 @@ class LagProbe:
         self._outage: tuple[float, float] | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="lag probe", daemon=True)
+        self.began_at = 0.0
         self.newest_order = 0
         self.newest_at = time.time()
 
@@ -40,6 +41,10 @@ class LagProbe:
         self._stopping.set()
         self._thread.join(10)
 
+    def begin(self) -> None:
+        """From now on it counts: orders placed earlier were part of the copy, or waited for it."""
+        self.began_at = time.time()
+
     def mark_outage(self, began: float, ended: float) -> None:
         """The pipeline was dead or behind between these two times, and everybody knows why."""
         self._outage = (began, ended)
@@ -52,10 +57,13 @@ class LagProbe:
     def live(self) -> list[float]:
         """The waits in seconds, in order, of the orders that no outage touched."""
         began, ended = self._outage or (0.0, 0.0)
-        return sorted(seen - placed for placed, seen in list(self._seen) if seen < began or placed > ended)
+        return sorted(seen - placed for placed, seen in self._counted() if seen < began or placed > ended)
 
     def longest(self) -> float:
-        return max((seen - placed for placed, seen in list(self._seen)), default=0.0)
+        return max((seen - placed for placed, seen in self._counted()), default=0.0)
+
+    def _counted(self) -> list[tuple[float, float]]:
+        return [(placed, seen) for placed, seen in list(self._seen) if placed >= self.began_at]
 
     def _watch(self) -> None:
         with closing(sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True, timeout=10)) as file:
