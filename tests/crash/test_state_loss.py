@@ -27,7 +27,9 @@ def assert_equal(url: str, file: Path) -> None:
     content.assert_same(content.sqlite_differences(url, file.parent / "replica.db"))
 
 
-def test_the_state_directory_may_be_deleted_in_every_phase(postgres_url: str, tmp_path: Path) -> None:
+def test_the_state_directory_may_be_deleted_in_every_phase_and_so_may_the_replica(
+    postgres_url: str, tmp_path: Path
+) -> None:
     hot.create(postgres_url)
     hot.run(postgres_url, seed=31, transactions=250)
     sink = {"url": f"sqlite:///{tmp_path}/replica.db", "max_rows": 150}
@@ -44,6 +46,11 @@ def test_the_state_directory_may_be_deleted_in_every_phase(postgres_url: str, tm
 
     hot.run(postgres_url, seed=33, transactions=50)
     shutil.rmtree(tmp_path / "state" / "log")
+    run_until_current(file)
+    assert_equal(postgres_url, file)
+
+    for path in tmp_path.glob("replica.db*"):  # and now the other way round: the state is there, the replica is not
+        path.unlink()
     run_until_current(file)
     assert_equal(postgres_url, file)
 

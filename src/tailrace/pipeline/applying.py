@@ -62,11 +62,20 @@ class SinkPipeline:
     def load_state(self, start_position: str) -> None:
         """Read where the sink is, and find that place in the present log."""
         state = self.sink.read_state()
-        start = Watermark(self.log_id, 0, start_position)
-        self.watermark = start if state.watermark is None else self._anchor(state.watermark)
+        self.watermark = self._beginning(start_position) if state.watermark is None else self._anchor(state.watermark)
         self.tables = {
             name: _with_watermark(status, self._anchor(status.watermark)) for name, status in state.tables.items()
         }
+
+    def _beginning(self, start_position: str) -> Watermark:
+        """Where a sink that has nothing begins: where the log does or, if that is gone, at its end.
+
+        Either will do, because the sink's tables are copied after that.
+        """
+        if self.log.begin() == 0:
+            return Watermark(self.log_id, 0, start_position)
+        newest = max(name for name in self.log.names() if name.holds_end)
+        return Watermark(self.log_id, newest.committed, self.log.header(newest).position)
 
     def needed(self) -> Watermark:
         """Where the sink's slowest table is: the source must keep what lies behind."""
@@ -165,6 +174,8 @@ class SinkPipeline:
     def _apply(self, frame: DataFrame, number: int) -> None:
         live = {t: TablePlan() for t, s in self.tables.items() if s.state is TableState.LIVE}
         results = sorted(stage_batch(frame, self._plan(live, f"batch-{number}")), key=lambda r: r.part)
+        if not results:  # Spark begins with a batch whether or not there is anything new
+            return
         failpoints.reached("batch-staged")
         position = next((r.position for r in reversed(results) if r.position), self.watermark.position)
         mark = Watermark(self.log_id, results[-1].last, position)

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import msgspec
 
@@ -48,7 +49,7 @@ class CaptureSupervisor:
         self._stopping.set()
         process = self._process
         if process is not None and process.stdin is not None:
-            with self._lock:
+            with self._lock, suppress(OSError):  # it may be dead already
                 process.stdin.close()
             try:
                 process.wait(STOP_SECONDS)

@@ -17,7 +17,7 @@ from tailrace.model.schema import TableSchema
 from tailrace.sinks.sql.dialect import Dialect, ExistingTable, Session
 from tailrace.sinks.sql.merging import upsert
 from tailrace.sinks.sql.staged import StagedColumn
-from tailrace.sinks.sql.staging import StagingTables, encoded
+from tailrace.sinks.sql.staging import StagingTables, encoded, fields_of
 
 SPOOL_BYTES = 64 << 20
 """Kept in memory; what is more goes into a temporary file."""
@@ -32,14 +32,14 @@ class ChunkLoader:
         self.rows = 0
 
     def load(self, table: str, schema: TableSchema, existing: ExistingTable, batches: Iterable[pa.RecordBatch]) -> None:
-        payload = encoded(self._dialect, [column.type for column in schema.columns], self._counted(batches))
+        payload = encoded(self._dialect, fields_of(schema), self._counted(batches))
         if not self._dialect.loads_directly(schema, existing):
-            self._by_staging(table, schema, payload)
+            self._by_staging(table, schema, existing, payload)
         elif not schema.key or self._dialect.load_replaces:
             self._straight(table, schema, payload)
         else:
             with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as spool:
-                self._straight_or_not(table, schema, payload, spool)
+                self._straight_or_not(table, schema, existing, payload, spool)
 
     def _counted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -51,7 +51,12 @@ class ChunkLoader:
         self._session.load(table, names, payload)
 
     def _straight_or_not(
-        self, table: str, schema: TableSchema, payload: Iterator[bytes | pa.Buffer], spool: IO[bytes]
+        self,
+        table: str,
+        schema: TableSchema,
+        existing: ExistingTable,
+        payload: Iterator[bytes | pa.Buffer],
+        spool: IO[bytes],
     ) -> None:
         self._session.execute("SAVEPOINT chunk")
         try:
@@ -62,16 +67,21 @@ class ChunkLoader:
                 raise
             self._session.execute("ROLLBACK TO SAVEPOINT chunk")
             spool.seek(0)
-            self._by_staging(table, schema, itertools.chain(iter(lambda: spool.read(_PIECE), b""), payload))
+            again = itertools.chain(iter(lambda: spool.read(_PIECE), b""), payload)
+            self._by_staging(table, schema, existing, again)
         self._session.execute("RELEASE SAVEPOINT chunk")
 
-    def _by_staging(self, table: str, schema: TableSchema, payload: Iterable[bytes | pa.Buffer]) -> None:
-        staging = StagingTables(self._dialect, self._session, self._new_name)
+    def _by_staging(
+        self, table: str, schema: TableSchema, existing: ExistingTable, payload: Iterable[bytes | pa.Buffer]
+    ) -> None:
+        staging = StagingTables(self._dialect, self._session, self._new_name, is_private=True)
         columns = tuple(StagedColumn(column.name, column.type) for column in schema.columns)
         relation = self._session.relation(staging.load(columns, payload))
-        self._session.merge(upsert(self._dialect, table, schema, relation), relation)
+        is_single = self._dialect.is_single_key(existing, schema)
+        for statement in upsert(self._dialect, table, schema, relation, is_single_key=is_single):
+            self._session.merge(statement, relation)
         for name in staging.names:
-            self._session.execute(f"DROP TABLE {name}")
+            self._session.execute(self._dialect.drop_staging(name, is_private=True))
 
 
 def _kept(payload: Iterable[bytes | pa.Buffer], spool: IO[bytes]) -> Iterator[bytes | pa.Buffer]:

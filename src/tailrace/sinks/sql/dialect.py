@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -18,8 +18,13 @@ from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType
 from tailrace.sinks.sql.staged import Relation, StagedColumn, StagedRows
 
-Fields = Sequence[tuple[ColumnType, pa.Array]]
-"""Columns of rows that are about to become bytes."""
+
+class Field(NamedTuple):
+    """A column of rows that are about to become bytes. `where` names it in errors: `public.orders.amount`."""
+
+    where: str
+    type: ColumnType
+    array: Any
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -42,7 +47,7 @@ class ExistingTable(msgspec.Struct, frozen=True):
     """A table as the sink's catalog describes it."""
 
     columns: tuple[ExistingColumn, ...]
-    unique: frozenset[frozenset[str]]  # the sets of columns that are unique together
+    unique: frozenset[frozenset[str]]  # the sets of columns that are unique together, as far as NULL allows
     note: str  # the table's comment: ours says for whom we made it
 
 
@@ -85,12 +90,12 @@ class Session(Protocol):
 class Dialect(ABC):
     """How one database spells what the sink does."""
 
-    name: ClassVar[str]
-    longest_name: ClassVar[int]
-    folds_names: ClassVar[bool]
+    name: str
+    longest_name: int
+    folds_names: bool
     """Names that differ in case only are the same name."""
-    ddl_is_transactional: ClassVar[bool]
-    load_replaces: ClassVar[bool]
+    ddl_is_transactional: bool
+    load_replaces: bool
     """A bulk load into a table replaces the rows whose key is there already, instead of failing."""
 
     @abstractmethod
@@ -138,23 +143,27 @@ class Dialect(ABC):
     # --- types and values
 
     @abstractmethod
-    def declared(self, type_: ColumnType, *, is_key: bool = False) -> str:
-        """The type of a column in a table that we make."""
+    def declared(self, schema: TableSchema) -> dict[str, str]:
+        """The type of each column in a table that we make."""
 
     @abstractmethod
     def fits(self, declared: str, existing: str) -> bool:
         """Whether all values of a declared type go unchanged into a column of an existing one."""
+
+    def is_exact_key(self, existing: str) -> bool:
+        """Whether a column of this type keeps all keys apart that the source keeps apart."""
+        return True
 
     @abstractmethod
     def state_type(self, kind: str) -> str:
         """The type of a column of our own tables: `name`, `text`, `integer`, `flag` or `moment`."""
 
     @abstractmethod
-    def encode(self, fields: Fields) -> bytes | pa.Buffer:
-        """Rows for a bulk load."""
+    def encode(self, fields: Sequence[Field]) -> bytes | pa.Buffer:
+        """Rows for a bulk load. Raises SinkRejected for a value that the database can not hold exactly."""
 
     @abstractmethod
-    def pack(self, fields: Fields) -> tuple[bytes, ...]:
+    def pack(self, fields: Sequence[Field]) -> tuple[bytes, ...]:
         """Rows that travel in a receipt."""
 
     @abstractmethod
@@ -196,14 +205,22 @@ class Dialect(ABC):
 
     @abstractmethod
     def create_table(self, table: str, lines: Sequence[str], key: str, note: str) -> list[str]:
-        """Statements that make a table and note for whom. All names are quoted; `key` is empty without one."""
+        """Statements that make a table and note for whom. Names are quoted; `key` is empty if the lines have it."""
+
+    def hidden_columns(self, schema: TableSchema) -> dict[str, str]:
+        """Columns that a table needs besides the source's own, with their definitions."""
+        return {}
 
     @abstractmethod
     def annotate(self, table: str, note: str) -> list[str]:
         """Statements that note for whom a table is."""
 
     @abstractmethod
-    def create_staging(self, table: str, columns: Sequence[StagedColumn]) -> str: ...
+    def create_staging(self, table: str, columns: Sequence[StagedColumn], *, is_private: bool = False) -> str:
+        """A private one is seen by the session alone, and made in the midst of a transaction."""
+
+    def drop_staging(self, table: str, *, is_private: bool = False) -> str:
+        return f"DROP TABLE IF EXISTS {table}"
 
     @abstractmethod
     def clear(self, session: Session, table: str) -> None:
@@ -211,7 +228,14 @@ class Dialect(ABC):
 
     @abstractmethod
     def insert(self, table: str, columns: str, query: str, key: Sequence[str], others: Mapping[str, str]) -> str:
-        """Insert what `query` gives; where the key is there already, set `others` (name: value). Names are quoted."""
+        """Insert what `query` gives; where the key is there already, set `others` (name: value). Names are quoted.
+
+        Without a key everything is inserted.
+        """
+
+    def is_single_key(self, existing: ExistingTable, schema: TableSchema) -> bool:
+        """Whether `insert` can be trusted with a table: in some databases any unique index counts as the key."""
+        return True
 
     @abstractmethod
     def delete(self, table: str, relation: str, match: str) -> str:

@@ -12,12 +12,20 @@ from tailrace.sinks.sql.dialect import Dialect
 from tailrace.sinks.sql.staged import Relation, old
 
 
-def upsert(dialect: Dialect, table: str, schema: TableSchema, rows: Relation) -> str:
+def upsert(
+    dialect: Dialect, table: str, schema: TableSchema, rows: Relation, *, is_single_key: bool = True
+) -> list[str]:
+    """Whole rows, in the place of those under the same key."""
     names = [column.name for column in schema.columns]
     query = f"SELECT {', '.join(rows.values[name] for name in names)} FROM {rows.sql}"
     key = [dialect.quote(name) for name in schema.key]
     others = {dialect.quote(name): rows.values[name] for name in names if name not in schema.key}
-    return dialect.insert(table, dialect.names(names), query, key, others)
+    if is_single_key or not key:
+        return [dialect.insert(table, dialect.names(names), query, key, others)]
+    match = _same_key(dialect, schema.key, rows)
+    new = f"{query} WHERE NOT EXISTS (SELECT 1 FROM {table} t WHERE {match})"
+    changes = [dialect.update(table, rows.sql, match, others)] if others else []
+    return [*changes, dialect.insert(table, dialect.names(names), new, [], {})]
 
 
 def delete(dialect: Dialect, table: str, schema: TableSchema, rows: Relation) -> str:

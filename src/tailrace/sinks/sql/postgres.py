@@ -17,7 +17,7 @@ from tailrace.errors import SinkRejected
 from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType
 from tailrace.sinks.sql import postgres_reading, postgres_types
-from tailrace.sinks.sql.dialect import Dialect, ExistingColumn, ExistingTable, Explanation, Fields, Session, Target
+from tailrace.sinks.sql.dialect import Dialect, ExistingColumn, ExistingTable, Explanation, Field, Session, Target
 from tailrace.sinks.sql.postgres_arrays import array_literals
 from tailrace.sinks.sql.postgres_binary import array_of, copy_rows
 from tailrace.sinks.sql.postgres_session import PostgresSession, explain, server_of
@@ -114,8 +114,8 @@ class PostgresDialect(Dialect):
     def is_own(self, target: Target, url: str) -> bool:
         return target.schema == SCHEMA
 
-    def declared(self, type_: ColumnType, *, is_key: bool = False) -> str:
-        return postgres_types.declared(type_)
+    def declared(self, schema: TableSchema) -> dict[str, str]:
+        return {column.name: postgres_types.declared(column.type) for column in schema.columns}
 
     def fits(self, declared: str, existing: str) -> bool:
         return postgres_types.fits(declared, existing)
@@ -123,11 +123,11 @@ class PostgresDialect(Dialect):
     def state_type(self, kind: str) -> str:
         return _STATE_TYPES[kind]
 
-    def encode(self, fields: Fields) -> bytes | pa.Buffer:
-        return copy_rows([_sendable(type_, array) for type_, array in fields])
+    def encode(self, fields: Sequence[Field]) -> bytes | pa.Buffer:
+        return copy_rows([_sendable(field) for field in fields])
 
-    def pack(self, fields: Fields) -> tuple[bytes, ...]:
-        return tuple(array_of(postgres_types.sent_oid(type_), *_sendable(type_, array)) for type_, array in fields)
+    def pack(self, fields: Sequence[Field]) -> tuple[bytes, ...]:
+        return tuple(array_of(postgres_types.sent_oid(field.type), *_sendable(field)) for field in fields)
 
     def loads_directly(self, schema: TableSchema, existing: ExistingTable) -> bool:
         types = {column.name: column.type for column in existing.columns}
@@ -175,7 +175,7 @@ class PostgresDialect(Dialect):
         text = note.replace("'", "''")
         return [f"COMMENT ON TABLE {table} IS '{text}'"]
 
-    def create_staging(self, table: str, columns: Sequence[StagedColumn]) -> str:
+    def create_staging(self, table: str, columns: Sequence[StagedColumn], *, is_private: bool = False) -> str:
         lines = ", ".join(f"c{place} {postgres_types.sent(column.type)}" for place, column in enumerate(columns))
         return f"CREATE UNLOGGED TABLE {table} ({lines}) WITH (autovacuum_enabled = off)"
 
@@ -219,11 +219,11 @@ class PostgresDialect(Dialect):
         return f"DELETE FROM {table} WHERE (tableoid, ctid) IN ({gone})"
 
 
-def _sendable(type_: ColumnType, array: pa.Array) -> tuple[ColumnType, pa.Array]:
+def _sendable(field: Field) -> tuple[ColumnType, pa.Array]:
     """What has no binary form of ours goes as PostgreSQL's own text."""
-    if type_.element is not None:
-        return postgres_types.TEXT, array_literals(array, type_)
-    return type_, array
+    if field.type.element is not None:
+        return postgres_types.TEXT, array_literals(field.array, field.type)
+    return field.type, field.array
 
 
 class PostgresSink(ServerSink):

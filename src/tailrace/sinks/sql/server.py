@@ -12,7 +12,7 @@ import itertools
 import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -30,12 +30,19 @@ from tailrace.sinks.sql.dialect import Dialect, Session, Target
 from tailrace.sinks.sql.merging import absent_keys, delete, move, update, upsert
 from tailrace.sinks.sql.naming import check_collisions
 from tailrace.sinks.sql.sessions import Sessions, transaction
-from tailrace.sinks.sql.staged import StagedChanges, StagedPart, StagedPartial
+from tailrace.sinks.sql.staged import StagedChanges, StagedPart, StagedPartial, StagedRows
 from tailrace.sinks.sql.staging import Inline, StagingTables, columns_of, stage_changes
 from tailrace.sinks.sql.tables import SinkTables, gone
 
 INLINE_BYTES = 1 << 20
 """What a task's receipt may hold; more goes into staging tables."""
+
+
+class Ready(NamedTuple):
+    """A table that takes rows of this version."""
+
+    schema: TableSchema
+    is_single_key: bool
 
 
 class ServerSink:
@@ -52,7 +59,7 @@ class ServerSink:
         self._notes = Bookkeeping(dialect, self.url, self.owner)
         self._tables = SinkTables(dialect, self.owner, self._notes.is_active)
         self._sessions = Sessions(dialect, self.url, name)
-        self._versions: dict[Target, TableSchema] = {}  # tables that are known to be ready, and for which version
+        self._versions: dict[Target, Ready] = {}
         self._has_notes = False
         self._litter: list[str] = []  # staging tables that could not be dropped when it was time
 
@@ -127,34 +134,41 @@ class ServerSink:
         target = self._target(schema)
         table = self.dialect.qualified(target)
         with self._sessions.errors(f"merging {schema.table}"):
-            self._evolve(session, schema, target)
+            is_single_key = self._evolve(session, schema, target)
             if changes.truncate:
                 session.execute(f"DELETE FROM {table}")
             if changes.deletes is not None:
                 rows = session.relation(changes.deletes)
                 session.merge(delete(self.dialect, table, schema, rows), rows)
             if changes.upserts is not None:
-                rows = session.relation(changes.upserts)
-                session.merge(upsert(self.dialect, table, schema, rows), rows)
+                self._upsert(session, table, schema, changes.upserts, is_single_key=is_single_key)
             for partial in changes.partials:
-                self._apply_partial(session, table, schema, partial, fetch)
+                absent = self._apply_partial(session, table, schema, partial)
+                if absent is not None and (found := fetch(schema, absent)).num_rows:
+                    staged = Inline(self.dialect).write(columns_of(schema, found))
+                    self._upsert(session, table, schema, staged, is_single_key=is_single_key)
         return changes.count
 
-    def _apply_partial(
-        self, session: Session, table: str, schema: TableSchema, partial: StagedPartial, fetch: FetchRows
+    def _upsert(
+        self, session: Session, table: str, schema: TableSchema, staged: StagedRows, *, is_single_key: bool
     ) -> None:
-        """A partial row that the table lacks is read from the source; if it is gone there, its delete follows."""
+        rows = session.relation(staged)
+        for statement in upsert(self.dialect, table, schema, rows, is_single_key=is_single_key):
+            session.merge(statement, rows)
+
+    def _apply_partial(
+        self, session: Session, table: str, schema: TableSchema, partial: StagedPartial
+    ) -> pa.RecordBatch | None:
+        """The keys of rows that the table lacks: they are read from the source; if gone there, their delete follows."""
         rows = session.relation(partial.rows)
         absent = session.merge(absent_keys(self.dialect, table, schema, rows, moves=partial.moves), rows)
         build = move if partial.moves else lambda *arguments: [update(*arguments)]
         for statement in build(self.dialect, table, schema, partial.unchanged, rows):
             session.merge(statement, rows)
-        if absent:
-            keys = {name: list(values) for name, values in zip(schema.key, zip(*absent, strict=True), strict=True)}
-            found = fetch(schema, pa.RecordBatch.from_pydict(keys))
-            if found.num_rows:
-                rows = session.relation(Inline(self.dialect).write(columns_of(schema, found)))
-                session.merge(upsert(self.dialect, table, schema, rows), rows)
+        if not absent:
+            return None
+        keys = {name: list(values) for name, values in zip(schema.key, zip(*absent, strict=True), strict=True)}
+        return pa.RecordBatch.from_pydict(keys)
 
     def _require(self, session: Session, staged: list[str]) -> None:
         """A server that crashed has emptied its unlogged tables: what is not there must be staged again."""
@@ -166,7 +180,7 @@ class ServerSink:
     # --- snapshots
 
     def begin_snapshot(self, status: TableStatus, chunks: list[ChunkMark], *, clear: bool) -> None:
-        schema, target = status.schema, self._target(status.schema)
+        target = self._target(status.schema)
         with (
             self._sessions.use(f"preparing the table {status.table}") as session,
             self._leaving(session, []),
@@ -180,7 +194,7 @@ class ServerSink:
                     self._prepare(session, status, target, clear=clear)
                 self._notes.replace_marks(session, status.table, chunks)
                 self._notes.write_status(session, status)
-            self._versions[target] = schema
+            self._versions.pop(target, None)
 
     def _prepare(self, session: Session, status: TableStatus, target: Target, *, clear: bool) -> None:
         others = [s.schema for s in self._notes.statuses(session) if s.table != status.table]
@@ -255,12 +269,15 @@ class ServerSink:
                 with self._sessions.errors(f"changing the table of {changes.schema.table}"):
                     self._evolve(session, changes.schema, self._target(changes.schema))
 
-    def _evolve(self, session: Session, schema: TableSchema, target: Target) -> None:
+    def _evolve(self, session: Session, schema: TableSchema, target: Target) -> bool:
+        """Make the table ready for this version; whether its key is all that can be there already."""
         ready = self._versions.get(target)
-        if ready == schema:
-            return
-        self._tables.evolve(session, schema, target, self._notes.status(session, schema.table), ready)
-        self._versions[target] = schema
+        if ready is None or ready.schema != schema:
+            status = self._notes.status(session, schema.table)
+            before = None if ready is None else ready.schema
+            ready = Ready(schema, self._tables.evolve(session, schema, target, status, before))
+            self._versions[target] = ready
+        return ready.is_single_key
 
     def _create_notes(self, session: Session) -> None:
         """Our own tables, made once; tasks take it from the driver that they are there."""
@@ -302,7 +319,7 @@ class ServerSink:
 
     def _drop(self, session: Session, tables: list[str]) -> None:
         for table in tables:
-            session.execute(f"DROP TABLE IF EXISTS {table}")
+            session.execute(self.dialect.drop_staging(table))
 
 
 def _few(pieces: Iterator[NetChanges], most_bytes: int) -> tuple[list[NetChanges], bool]:

@@ -10,13 +10,13 @@ import pyarrow as pa
 from tailrace.model.net import NetChanges, Partial
 from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType, Kind
-from tailrace.sinks.sql.dialect import Dialect, Session
+from tailrace.sinks.sql.dialect import Dialect, Field, Session
 from tailrace.sinks.sql.staged import COPIES, StagedChanges, StagedColumn, StagedPartial, StagedRows, old
 
 SLICE_BYTES = 4 << 20
 SLICE_ROWS = 1 << 16
 
-Labelled = Sequence[tuple[str, ColumnType, pa.Array]]
+Labelled = Sequence[tuple[str, Field]]
 
 
 class Writer(Protocol):
@@ -30,44 +30,47 @@ class Inline:
         self._dialect = dialect
 
     def write(self, columns: Labelled) -> StagedRows:
-        packed = self._dialect.pack([(type_, array) for _, type_, array in columns])
-        return StagedRows(_described(columns), len(columns[0][2]), inline=packed)
+        packed = self._dialect.pack([field for _, field in columns])
+        return StagedRows(_described(columns), len(columns[0][1].array), inline=packed)
 
 
 class StagingTables:
     """Rows in tables that are seen by nobody; they come to be with the caller's transaction."""
 
-    def __init__(self, dialect: Dialect, session: Session, new_name: Callable[[], str]) -> None:
-        self._dialect, self._session, self._new_name = dialect, session, new_name
+    def __init__(
+        self, dialect: Dialect, session: Session, new_name: Callable[[], str], *, is_private: bool = False
+    ) -> None:
+        self._dialect, self._session, self._new_name, self._is_private = dialect, session, new_name, is_private
         self.names: list[str] = []
 
     def write(self, columns: Labelled) -> StagedRows:
-        types = [type_ for _, type_, _ in columns]
-        arrays = pa.RecordBatch.from_arrays([array for _, _, array in columns], [label for label, _, _ in columns])
-        return self.load(_described(columns), encoded(self._dialect, types, [arrays]), arrays.num_rows)
+        rows = pa.RecordBatch.from_arrays([field.array for _, field in columns], [label for label, _ in columns])
+        payload = encoded(self._dialect, [field for _, field in columns], [rows])
+        return self.load(_described(columns), payload, rows.num_rows)
 
     def load(
         self, columns: tuple[StagedColumn, ...], payload: Iterable[bytes | pa.Buffer], rows: int = 0
     ) -> StagedRows:
         """A new table with rows that are encoded already."""
         table = self._new_name()
-        self._session.execute(self._dialect.create_staging(table, columns))
+        self._session.execute(self._dialect.create_staging(table, columns, is_private=self._is_private))
         self._session.load(table, [f"c{place}" for place in range(len(columns))], payload)
         self.names.append(table)
         return StagedRows(columns, rows, table)
 
 
 def encoded(
-    dialect: Dialect, types: Sequence[ColumnType], batches: Iterable[pa.RecordBatch]
+    dialect: Dialect, fields: Sequence[Field], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[bytes | pa.Buffer]:
-    """The rows of `batches` for a bulk load, in pieces that fit the caches."""
+    """The rows of `batches`, described by `fields`, for a bulk load, in pieces that fit the caches."""
     for batch in batches:
         step = SLICE_ROWS
         if batch.nbytes > SLICE_BYTES:
             step = min(step, max(batch.num_rows * SLICE_BYTES // batch.nbytes, 1))
         for first in range(0, batch.num_rows, step):
             piece = batch.slice(first, step)
-            yield dialect.encode(list(zip(types, piece.columns, strict=True)))
+            columns = zip(fields, piece.columns, strict=True)
+            yield dialect.encode([field._replace(array=array) for field, array in columns])
 
 
 def stage_changes(writer: Writer, net: NetChanges) -> StagedChanges:
@@ -83,27 +86,35 @@ def stage_changes(writer: Writer, net: NetChanges) -> StagedChanges:
 
 def columns_of(schema: TableSchema, rows: pa.RecordBatch) -> Labelled:
     types = {column.name: column.type for column in schema.columns}
-    return [(name, types[name], array) for name, array in zip(rows.schema.names, rows.columns, strict=True)]
+    return [
+        (name, Field(f"{schema.table}.{name}", types[name], array))
+        for name, array in zip(rows.schema.names, rows.columns, strict=True)
+    ]
+
+
+def fields_of(schema: TableSchema) -> list[Field]:
+    """The columns of a table, without values."""
+    return [Field(f"{schema.table}.{column.name}", column.type, None) for column in schema.columns]
 
 
 def _deletes(net: NetChanges) -> Labelled:
     columns = columns_of(net.schema, net.deletes)
     if net.schema.key:
         return columns
-    return [*columns, (COPIES, ColumnType(Kind.INT64, "bigint"), pa.array(net.delete_counts))]
+    return [*columns, (COPIES, Field("copies", ColumnType(Kind.INT64, "bigint"), pa.array(net.delete_counts)))]
 
 
 def _stage_partial(writer: Writer, schema: TableSchema, partial: Partial) -> StagedPartial:
     """What was not sent is not staged."""
     sent = [
-        (name, type_, array)
-        for name, type_, array in columns_of(schema, partial.rows)
+        (name, field)
+        for name, field in columns_of(schema, partial.rows)
         if name in schema.key or name not in partial.unchanged
     ]
     if partial.old_keys is not None:
-        sent += [(old(name), type_, array) for name, type_, array in columns_of(schema, partial.old_keys)]
+        sent += [(old(name), field) for name, field in columns_of(schema, partial.old_keys)]
     return StagedPartial(partial.unchanged, writer.write(sent), partial.old_keys is not None)
 
 
 def _described(columns: Labelled) -> tuple[StagedColumn, ...]:
-    return tuple(StagedColumn(label, type_) for label, type_, _ in columns)
+    return tuple(StagedColumn(label, field.type) for label, field in columns)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from tailrace.errors import SinkRejected
 from tailrace.model.lifecycle import TableState, TableStatus
-from tailrace.model.schema import Column, TableSchema
+from tailrace.model.schema import TableSchema
 from tailrace.sinks.sql.dialect import Dialect, ExistingTable, Session, Target
 
 NOTE = "made by tailrace for "
@@ -54,9 +54,10 @@ class SinkTables:
         target: Target,
         status: TableStatus | None,
         ready: TableSchema | None,
-    ) -> None:
+    ) -> bool:
         """Before changes are applied: the table takes rows of `schema`; until now it took those of `ready`.
 
+        Returns whether the key is the only thing in the table that can be there already.
         A column that the source dropped is kept; if it comes back, its old values are gone, as they are in the source.
         """
         check_names(self._dialect, schema, target)
@@ -65,7 +66,7 @@ class SinkTables:
             if ready is not None or (status is not None and (status.state is TableState.LIVE or status.rows)):
                 raise gone(schema, target)
             self.create(session, schema, target)
-            return
+            return True
         problem = misfit(self._dialect, schema, target, existing)
         if problem is not None:
             raise problem
@@ -73,18 +74,17 @@ class SinkTables:
         self._add_columns(session, schema, target, existing)
         if status is not None and status.state is TableState.LIVE:
             self._blank(session, schema, target, existing, ready or status.schema)
+        return self._dialect.is_single_key(existing, schema)
 
     def create(self, session: Session, schema: TableSchema, target: Target) -> None:
         dialect = self._dialect
         if not dialect.has_schema(session, target.schema):
             session.execute(dialect.create_schema(target.schema))
-        lines = [self._line(column, is_key=column.name in schema.key) for column in schema.columns]
+        columns = dialect.declared(schema) | dialect.hidden_columns(schema)
+        lines = [f"{dialect.quote(name)} {type_}" for name, type_ in columns.items()]
         key = dialect.names(schema.key)
         for statement in dialect.create_table(dialect.qualified(target), lines, key, NOTE + self._owner):
             session.execute(statement)
-
-    def _line(self, column: Column, *, is_key: bool) -> str:
-        return f"{self._dialect.quote(column.name)} {self._dialect.declared(column.type, is_key=is_key)}"
 
     def _is_ours(self, session: Session, existing: ExistingTable, target: Target) -> bool:
         """Made by tailrace, for this pipeline or for one that is gone."""
@@ -108,9 +108,10 @@ class SinkTables:
     def _add_columns(self, session: Session, schema: TableSchema, target: Target, existing: ExistingTable) -> None:
         table = self._dialect.qualified(target)
         there = _folded_names(self._dialect, existing)
-        for column in schema.columns:
-            if _folded(self._dialect, column.name) not in there:
-                session.execute(f"ALTER TABLE {table} ADD COLUMN {self._line(column, is_key=False)}")
+        columns = self._dialect.declared(schema) | self._dialect.hidden_columns(schema)
+        for name, type_ in columns.items():
+            if _folded(self._dialect, name) not in there:
+                session.execute(f"ALTER TABLE {table} ADD COLUMN {self._dialect.quote(name)} {type_}")
 
     def _blank(
         self, session: Session, schema: TableSchema, target: Target, existing: ExistingTable, before: TableSchema
@@ -144,14 +145,21 @@ def check_names(dialect: Dialect, schema: TableSchema, target: Target) -> None:
 def misfit(dialect: Dialect, schema: TableSchema, target: Target, existing: ExistingTable) -> SinkRejected | None:
     """Why the table in the sink can not take the source's rows, if it can not."""
     there = {_folded(dialect, column.name): column for column in existing.columns}
+    declared = dialect.declared(schema)
     for column in schema.columns:
-        wanted = dialect.declared(column.type, is_key=column.name in schema.key)
+        wanted = declared[column.name]
         found = there.pop(_folded(dialect, column.name), None)
         if found is not None and not dialect.fits(wanted, found.type):
             return SinkRejected(
                 f"column {column.name} of table {target} in the sink is {found.type},"
                 f" and {schema.table}.{column.name} ({column.type.name}) needs {wanted}",
                 hint="change the column's type, or drop the table: tailrace makes it as it should be",
+            )
+        if found is not None and column.name in schema.key and not dialect.is_exact_key(found.type):
+            return SinkRejected(
+                f"column {column.name} of table {target} in the sink is {found.type}, in which keys that differ"
+                f" in case or in blanks at the end would be one; it is the key of {schema.table}",
+                hint=f"ALTER TABLE … MODIFY {dialect.quote(column.name)} {wanted}, or drop the table",
             )
     for rest in there.values():
         if rest.is_required:

@@ -1,0 +1,71 @@
+"""Comparing what a MySQL or MariaDB sink holds with the source's rows: the server's text against our canonical text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Context, Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.model.text import to_text
+from tailrace.model.types import ColumnType, Kind
+from tailrace.sinks.sql.mysql_types import decimal_of
+
+_FLOATS = {Kind.FLOAT32, Kind.FLOAT64}
+_AS_IS = {Kind.BYTES, Kind.TEXT, Kind.ENUM, Kind.UUID, Kind.JSON, Kind.OTHER, Kind.ARRAY, Kind.TIMETZ, Kind.INTERVAL}
+_WIDE = Context(prec=2000)
+
+
+def selected(name: str, type_: ColumnType) -> str:
+    """Texts and bytes as they are; the others as the text of their value. A float would be shown with six digits."""
+    if type_.kind in _AS_IS:
+        return name
+    return f"CAST(CAST({name} AS DOUBLE) AS CHAR)" if type_.kind is Kind.FLOAT32 else f"CAST({name} AS CHAR)"
+
+
+def key_text(value: str, type_: ColumnType) -> str:
+    """SQL for the text of a key that PostgreSQL, too, can read."""
+    if type_.kind is Kind.BYTES:
+        return f"CONCAT('\\\\x', LOWER(HEX({value})))"
+    if type_.kind is Kind.TIMESTAMPTZ:
+        return f"CONCAT(CAST({value} AS CHAR), '+00')"
+    return selected(value, type_)
+
+
+def read_values(values: Sequence[Any], type_: ColumnType) -> Sequence[Any]:
+    if type_.kind in _FLOATS:
+        return [None if text is None else repr(float(text)) for text in values]
+    return values
+
+
+def expected_values(array: pa.Array, type_: ColumnType, *, has_negative_zero: bool) -> Sequence[Any]:
+    match type_.kind:
+        case Kind.BYTES:
+            return list(array.to_pylist())
+        case Kind.BOOLEAN:
+            return [None if value is None else str(int(value)) for value in array.to_pylist()]
+        case Kind.FLOAT32 | Kind.FLOAT64:
+            values = array.to_pylist() if has_negative_zero else pc.add(array, 0.0).to_pylist()  # -0.0 + 0.0 is 0.0
+            return [None if value is None else repr(float(value)) for value in values]
+        case Kind.NUMERIC:
+            return [None if text is None else _padded(text, decimal_of(type_)) for text in array.to_pylist()]
+        case Kind.TIME | Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
+            return list(_with_fraction(to_text(array, type_)).to_pylist())
+        case _:
+            return list(to_text(array, type_).to_pylist())
+
+
+def _padded(text: str, digits: tuple[int, int] | None) -> str:
+    """The number with as many digits behind the point as its column has."""
+    number = Decimal(text)
+    if not number.is_finite() or digits is None:
+        return text
+    return f"{number.quantize(Decimal(1).scaleb(-digits[1]), context=_WIDE):f}"
+
+
+def _with_fraction(text: pa.StringArray) -> pa.StringArray:
+    bare = pc.replace_substring(text, "+00:00", "")
+    has_none = pc.invert(pc.match_substring(bare, "."))
+    return pc.if_else(has_none, pc.binary_join_element_wise(bare, ".000000", ""), bare)

@@ -1,0 +1,105 @@
+"""Arrow columns as the text that LOAD DATA reads: tabs between values, `\\N` for NULL, all rows at once.
+
+A value that the server could not hold exactly is refused here, before it is sent: LOAD DATA LOCAL would round it, cut
+it off or replace it, with a mere warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace.errors import SinkRejected
+from tailrace.model.text import to_text
+from tailrace.model.types import Kind
+from tailrace.sinks.sql.dialect import Field
+from tailrace.sinks.sql.mysql_types import decimal_of
+
+_YEAR_1, _YEAR_10000 = -719_162, 2_932_897  # in days since 1970
+_DAY_US = 86_400_000_000
+_BARE = {Kind.BOOLEAN, Kind.INT16, Kind.INT32, Kind.INT64, Kind.DECIMAL, Kind.FLOAT32, Kind.FLOAT64, Kind.NUMERIC}
+_BARE |= {Kind.DATE, Kind.TIME, Kind.TIMESTAMP, Kind.TIMESTAMPTZ, Kind.UUID}
+_ESCAPED = (b"\\", b"\t", b"\n")
+_NULL = b"\\N"
+
+
+def rows_text(fields: Sequence[Field]) -> pa.Buffer:
+    """The rows, each ended by a line feed."""
+    columns = [_binary(_written(field)) for field in fields]
+    columns[-1] = pc.binary_join_element_wise(columns[-1], b"\n", b"")
+    joined = columns[0] if len(columns) == 1 else pc.binary_join_element_wise(*columns, b"\t")
+    first, last = np.frombuffer(joined.buffers()[1], np.int32)[[joined.offset, joined.offset + len(joined)]].tolist()
+    return joined.buffers()[2].slice(first, last - first)
+
+
+def _binary(array: pa.Array) -> pa.Array:
+    binary = array if pa.types.is_binary(array.type) else array.view(pa.binary())
+    return binary.fill_null(_NULL) if binary.null_count else binary
+
+
+def _written(field: Field) -> pa.Array:
+    """The text of each value, escaped."""
+    array = exact(field)
+    kind = field.type.kind
+    match kind:
+        case Kind.BOOLEAN:
+            return array.cast(pa.int8()).cast(pa.string())
+        case Kind.FLOAT32:  # as a double, for a float is read by way of one
+            return array.cast(pa.float64()).cast(pa.string())
+        case Kind.TIMESTAMPTZ:
+            return to_text(array.cast(pa.timestamp("us")), field.type)
+        case Kind.BYTES:
+            return _escaped(array)
+        case _:
+            text = to_text(array, field.type)
+            return text if kind in _BARE else _escaped(text.view(pa.binary()))
+
+
+def _escaped(array: pa.Array) -> pa.Array:
+    data = np.frombuffer(array.buffers()[2] or b"", np.uint8)
+    for byte in _ESCAPED:
+        if (data == byte[0]).any():
+            array = pc.replace_substring(array, byte, b"\\" + byte)
+    return array
+
+
+def exact(field: Field) -> pa.Array:
+    """The same values, all of which the server can hold; raises SinkRejected otherwise."""
+    refusal = _refusal(field)
+    if refusal is not None:
+        raise SinkRejected(
+            f"{field.where} ({field.type.name}) has {refusal}, which the sink's database can not hold",
+            hint="leave the column or the row out, or cast the column to text in the source",
+        )
+    return field.array
+
+
+def _refusal(field: Field) -> str | None:
+    array, kind = field.array, field.type.kind
+    if kind in (Kind.FLOAT32, Kind.FLOAT64) and not _all(pc.is_finite(array)):
+        return "NaN or an infinity"
+    if kind is Kind.DATE and not _is_within(array.view(pa.int32()), 1):
+        return "a date outside of the years 1 to 9999"
+    if kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ) and not _is_within(array.view(pa.int64()), _DAY_US):
+        return "a time outside of the years 1 to 9999"
+    if kind is Kind.NUMERIC:
+        digits, scale = decimal_of(field.type) or (0, 0)
+        pattern = rf"^-?\d{{1,{max(digits - scale, 1)}}}(\.\d{{0,{scale}}}0*)?$"
+        return (
+            None
+            if _all(pc.match_substring_regex(array, pattern))
+            else f"a number that decimal({digits},{scale}) has not"
+        )
+    return None
+
+
+def _is_within(values: pa.Array, unit: int) -> bool:
+    return _all(pc.and_(pc.greater_equal(values, _YEAR_1 * unit), pc.less(values, _YEAR_10000 * unit)))
+
+
+def _all(flags: Any) -> bool:
+    return bool(pc.all(flags, min_count=0).as_py())
