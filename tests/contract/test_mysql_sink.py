@@ -3,24 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import msgspec
+import pyarrow as pa
 import pymysql
 import pytest
 
 from tailrace import config
-from tailrace.errors import SinkRejected
-from tailrace.model.schema import TableSchema
-from tailrace.model.types import Kind
-from tailrace.sinks.sql import server
+from tailrace.errors import ConfigError, SinkRejected, SinkUnavailable
+from tailrace.model.lifecycle import TableState
+from tailrace.model.schema import Column, TableSchema
+from tailrace.model.types import ColumnType, Kind, arrow_type
+from tailrace.sinks.base import Batch
+from tailrace.sinks.sql import mysql_session, server
 from tailrace.sinks.sql.mysql import MariaDbSink, MySqlSink
 from tailrace.testing.sample_values import SAMPLES, TEXTS, UUIDS
+from tailrace.testing.sink_changes import (
+    INT,
+    ITEMS,
+    LOOSE,
+    ORDERS,
+    PAIRS,
+    TEXT,
+    SourceRows,
+    apply,
+    chunk,
+    net,
+    status,
+    table_of,
+    watermark,
+)
 from tailrace.testing.sink_contract import SinkContract
 from tailrace.testing.sink_contract_values import KEY_SAMPLES
+from tailrace.testing.sink_process import Commit, kill_at
 
 pytestmark = pytest.mark.server
 
@@ -89,20 +108,22 @@ def sink(make_sink) -> Iterator[MySqlSink | MariaDbSink]:
     sink.close()
 
 
+def connect(url: str) -> Any:
+    parts = urlsplit(url)
+    return pymysql.connect(
+        host=parts.hostname,
+        port=parts.port,
+        user=parts.username,
+        database=unquote(parts.path.strip("/")),
+        charset="utf8mb4",
+        autocommit=True,
+    )
+
+
 @pytest.fixture
 def query(url) -> Callable[..., list[tuple]]:
-    parts = urlsplit(url)
-
     def run(statement: str) -> list[tuple]:
-        connection = pymysql.connect(
-            host=parts.hostname,
-            port=parts.port,
-            user=parts.username,
-            database=unquote(parts.path.strip("/")),
-            charset="utf8mb4",
-            autocommit=True,
-        )
-        with closing(connection), connection.cursor() as cursor:
+        with closing(connect(url)) as connection, connection.cursor() as cursor:
             cursor.execute(statement)
             return list(cursor.fetchall())
 
@@ -165,3 +186,349 @@ class TestMySqlSink(SinkContract):
 
 def test_the_mapping_of_every_type_is_tested():
     assert EXPECTED.keys() | REFUSED == SAMPLES.keys()
+
+
+# --- values ----------------------------------------------------------------------------------------------------------
+
+
+def typed(kind: Kind, name: str, values: list[Any], **fields: Any) -> tuple[TableSchema, pa.RecordBatch]:
+    type_ = ColumnType(kind, name, **fields)
+    schema = TableSchema("public", "typed", (Column("id", INT), Column("v", type_)), ("id",))
+    arrays = [pa.array(range(len(values)), pa.int64()), pa.array(values, arrow_type(type_))]
+    return schema, pa.RecordBatch.from_arrays(arrays, schema=schema.arrow)
+
+
+DAY_US = 86_400_000_000
+FIRST_DAY, LAST_DAY = -719_162, 2_932_896
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "values", "expected"),
+    [
+        (Kind.DATE, "date", [0, FIRST_DAY, LAST_DAY], ["1970-01-01", "0001-01-01", "9999-12-31"]),
+        (
+            Kind.TIMESTAMP,
+            "timestamp",
+            [-1, FIRST_DAY * DAY_US, LAST_DAY * DAY_US + DAY_US - 1, 500_000],
+            [
+                *("1969-12-31 23:59:59.999999", "0001-01-01 00:00:00.000000", "9999-12-31 23:59:59.999999"),
+                "1970-01-01 00:00:00.500000",
+            ],
+        ),
+        (Kind.TIMESTAMPTZ, "timestamptz", [1], ["1970-01-01 00:00:00.000001"]),
+        (Kind.NUMERIC, "numeric", ["0", "-1.50", "9" * 35 + "." + "9" * 30], None),
+        (Kind.NUMERIC, "numeric(65,30)", ["-" + "9" * 35 + "." + "9" * 30], None),
+        (Kind.NUMERIC, "numeric(60,2)", ["9" * 58 + ".99"], None),
+        (Kind.NUMERIC, "numeric(3,-2)", ["12300", "-99900"], None),
+        (Kind.FLOAT64, "double precision", [0.1, 5e-324, -1.7976931348623157e308, 1e15, 1e-7], None),
+        (Kind.FLOAT32, "real", [0.5, 1.401298464324817e-45, 3.4028234663852886e38, 16_777_217.0], None),
+        (Kind.TEXT, "character varying(20)", ["", "\\N", "\\", "a\tb\nc\rd\0e'\"", " both ends "], None),
+        (Kind.BYTES, "bytea", [bytes(range(256)), b"\\N", b"\t\n\\"], None),
+    ],
+)
+def test_what_the_server_can_hold_is_held_exactly(sink, rows, kind, name, values, expected):
+    schema, batch = typed(kind, name, values)
+    apply(sink, [net(schema, batch)], 10)
+    read = [row for part in sink.read_table(schema) for row in part]
+    assert sorted(read) == sorted(sink.expected_rows(schema, batch))
+    assert expected is None or [value for _, value in sorted(rows(schema))] == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "words"),
+    [
+        (Kind.DATE, "date", 2**31 - 1, "a date outside of the years 1 to 9999"),
+        (Kind.DATE, "date", FIRST_DAY - 1, "a date outside of the years 1 to 9999"),
+        (Kind.TIMESTAMP, "timestamp", (LAST_DAY + 1) * DAY_US, "a time outside of the years 1 to 9999"),
+        (Kind.TIMESTAMPTZ, "timestamptz", -(2**63), "a time outside of the years 1 to 9999"),
+        (Kind.FLOAT64, "double precision", float("nan"), "NaN or an infinity"),
+        (Kind.FLOAT32, "real", float("-inf"), "NaN or an infinity"),
+        (Kind.NUMERIC, "numeric", "NaN", r"a number that decimal\(65,30\) has not"),
+        (Kind.NUMERIC, "numeric", "1" * 36, r"a number that decimal\(65,30\) has not"),
+        (Kind.NUMERIC, "numeric", "0." + "1" * 31, r"a number that decimal\(65,30\) has not"),
+    ],
+)
+def test_a_value_that_the_server_can_not_hold_is_refused_by_the_name_of_its_column(sink, kind, name, value, words):
+    schema, batch = typed(kind, name, [None, value])
+    with pytest.raises(SinkRejected, match=rf"public\.typed\.v \({name}\) has {words}") as caught:
+        apply(sink, [net(schema, batch)], 10)
+    assert str(value) not in str(caught.value)
+    sink.begin_snapshot(status(schema, TableState.SNAPSHOT), [chunk(schema)], clear=True)
+    with pytest.raises(SinkRejected, match=words):
+        sink.load_chunk(schema, chunk(schema), iter([batch]))
+    assert list(sink.read_table(schema)) == []
+
+
+def test_keys_that_differ_in_case_or_blanks_or_accents_are_different_keys(sink, rows):
+    schema = TableSchema("public", "words", (Column("k", TEXT), Column("n", INT)), ("k",))
+    keys = ["a", "A", "a ", "ä", "Ä", "", " ", "🚀", "ß", "ss"]
+    apply(sink, [net(schema, [(key, 1) for key in keys])], 10)
+    apply(sink, [net(schema, [("A", 2)], deletes=[("a ",)])], 20)
+    assert sorted(rows(schema)) == sorted((key, 2 if key == "A" else 1) for key in keys if key != "a ")
+
+
+def test_a_key_that_is_too_long_is_refused(sink):
+    schema = TableSchema("public", "words", (Column("k", TEXT), Column("n", INT)), ("k",))
+    apply(sink, [net(schema, [("x" * 768, 1)])], 10)
+    with pytest.raises(SinkRejected, match=r"merging public\.words: a text that is too long in column k"):
+        apply(sink, [net(schema, [("x" * 769, 1)])], 20)
+    sink.begin_snapshot(status(schema, TableState.SNAPSHOT), [chunk(schema)], clear=True)
+    with pytest.raises(SinkRejected, match=r"loading public\.words: a value that would be cut off in column k"):
+        sink.load_chunk(schema, chunk(schema), iter([table_of(schema, [("x" * 769, 1)])]))
+    assert list(sink.read_table(schema)) == []
+
+
+def test_a_key_of_many_texts_fits_into_an_index(sink, rows):
+    columns = (
+        *(Column(f"k{n}", TEXT) for n in range(5)),
+        Column("b", ColumnType(Kind.BYTES, "bytea")),
+        Column("n", INT),
+    )
+    schema = TableSchema("public", "wide_key", columns, tuple(column.name for column in columns[:-1]))
+    apply(sink, [net(schema, [("a", "b", "c", "d", "e", b"\0", 1), ("a", "b", "c", "d", "e", b"\1", 2)])], 10)
+    assert len(rows(schema)) == 2
+
+
+def test_a_key_of_zero_is_zero_in_a_table_that_counts_by_itself(sink, query):
+    query("CREATE TABLE orders (id bigint AUTO_INCREMENT PRIMARY KEY, item bigint)")
+    apply(sink, [net(ORDERS, [(0, 1), (5, 2)])], 10)
+    assert sorted(query("SELECT id, item FROM orders")) == [(0, 1), (5, 2)]
+
+
+def test_the_row_number_of_a_table_without_a_key_is_not_seen(sink, query):
+    apply(sink, [net(LOOSE, [(1, "a"), (1, "a")])], 10)
+    assert query("SELECT * FROM loose") == [(1, "a"), (1, "a")]
+
+
+# --- schema changes and snapshots without transactional DDL ----------------------------------------------------------
+
+
+def test_a_crash_between_a_schema_change_and_its_watermark_is_repeated(sink, make_sink, rows, tmp_path):
+    wider = msgspec.structs.replace(ITEMS, columns=(*ITEMS.columns, Column("added", INT)))
+    sink.begin_snapshot(status(ITEMS), [], clear=True)
+    apply(sink, [net(ITEMS, [(1, "a", "x")])], 10)
+    changes = [net(wider, [(2, "b", "y", 5)])]
+    kill_at("sink-before-commit", Commit(sink, changes, watermark(20), (status(wider),)), tmp_path)
+    assert rows(wider) == [(1, "a", "x", None)]
+    restarted = make_sink()
+    assert restarted.read_state().watermark == watermark(10)
+    part = restarted.stage("batch", 0, changes)
+    restarted.commit(Batch((part,), watermark(20), (status(wider),)), SourceRows(wider))
+    assert sorted(rows(wider)) == [(1, "a", "x", None), (2, "b", "y", 5)]
+    restarted.close()
+
+
+def test_a_table_that_was_being_cleared_when_the_process_died_is_not_taken_for_a_copied_one(sink, monkeypatch):
+    sink.begin_snapshot(status(ITEMS), [chunk(ITEMS)], clear=True)
+    apply(sink, [net(ITEMS, [(1, "a", "x")])], 10)
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(sink.dialect), "clear", dies)
+    with pytest.raises(KeyboardInterrupt):
+        sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT, generation=2), [chunk(ITEMS, generation=2)], clear=True)
+    state = sink.read_state()
+    assert state.tables[ITEMS.table].state is TableState.SNAPSHOT
+    assert state.chunks == {}
+
+
+# --- tables that are there already -----------------------------------------------------------------------------------
+
+
+def test_an_existing_table_is_used_with_its_extra_columns(sink, query):
+    query("CREATE TABLE items (id bigint PRIMARY KEY, at datetime DEFAULT now() NOT NULL, name longtext, own int)")
+    sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [chunk(ITEMS)], clear=True)
+    sink.load_chunk(ITEMS, chunk(ITEMS), iter([table_of(ITEMS, [(1, "a", "x")])]))
+    query("UPDATE items SET own = 7")
+    apply(sink, [net(ITEMS, [(1, "b", "y"), (2, "c", None)])], 10)
+    found = query("SELECT id, name, notes, own, at IS NOT NULL FROM items ORDER BY id")
+    assert found == [(1, "b", "y", 7, 1), (2, "c", None, None, 1)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ("id bigint PRIMARY KEY, name int", r"column name of table \w+\.items in the sink is int"),
+        ("id int PRIMARY KEY", "column id .* is int.*, and public.items.id .bigint. needs bigint"),
+        ("id bigint unsigned PRIMARY KEY", "column id .* is bigint.* unsigned"),
+        ("id bigint PRIMARY KEY, name varchar(20)", "column name .* is varchar"),
+        ("id bigint PRIMARY KEY, name longtext CHARACTER SET latin1", "column name .* latin1"),
+        ("id bigint PRIMARY KEY, own int NOT NULL", "column own .* must have a value"),
+        ("id bigint", r"no unique index on \(id\)"),
+    ],
+)
+def test_an_existing_table_that_can_not_take_the_rows_is_refused(sink, query, columns, words):
+    query(f"CREATE TABLE items ({columns}) CHARACTER SET utf8mb4")
+    for use in (
+        lambda: sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True),
+        lambda: apply(sink, [net(ITEMS, [(1, "a", None)])], 10),
+    ):
+        with pytest.raises(SinkRejected, match=words):
+            use()
+    assert sink.read_state().watermark is None
+
+
+def test_an_existing_key_that_folds_case_is_refused(sink, query):
+    schema = TableSchema("public", "words", (Column("k", ColumnType(Kind.TEXT, "character varying(9)")),), ("k",))
+    query("CREATE TABLE words (k varchar(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci PRIMARY KEY)")
+    with pytest.raises(SinkRejected, match="keys that differ in case or in blanks at the end would be one"):
+        apply(sink, [net(schema, [("a",)])], 10)
+
+
+def test_another_unique_index_does_not_mix_rows_up(sink, query, rows):
+    """ON DUPLICATE KEY would take a row with the same name for the row that is meant."""
+    apply(sink, [net(ITEMS, [(1, "a", None), (2, "b", None)])], 10)
+    query("ALTER TABLE items ADD UNIQUE by_name (name(20))")
+    sink.close()
+    sink._versions.clear()
+    with pytest.raises(SinkRejected, match="a key that is there already"):
+        apply(sink, [net(ITEMS, [(3, "a", "mixed up")])], 20)
+    apply(sink, [net(ITEMS, [(3, "c", None), (2, "b2", None)])], 20)
+    assert sorted(rows(ITEMS)) == [(1, "a", None), (2, "b2", None), (3, "c", None)]
+    sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [chunk(ITEMS)], clear=True)
+    with pytest.raises(SinkRejected, match="a key that is there already"):
+        sink.load_chunk(ITEMS, chunk(ITEMS), iter([table_of(ITEMS, [(1, "a", None), (2, "a", None)])]))
+
+
+def test_rows_of_somebody_else_are_never_cleared_away(sink, query):
+    query("CREATE TABLE items (id bigint PRIMARY KEY)")
+    query("INSERT INTO items VALUES (1)")
+    with pytest.raises(SinkRejected, match="has rows that tailrace did not write"):
+        sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True)
+    assert query("SELECT count(*) FROM items") == [(1,)]
+
+
+def test_a_table_of_another_pipeline_is_refused(sink, make_sink):
+    other = make_sink("other")
+    other.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True)
+    with pytest.raises(SinkRejected, match="belongs to other/replica"):
+        sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True)
+    other.close()
+
+
+def test_a_table_that_a_foreign_key_leads_to_can_be_cleared(sink, query):
+    apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
+    query("CREATE TABLE own (item bigint, FOREIGN KEY (item) REFERENCES items (id))")
+    sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [chunk(ITEMS)], clear=True)
+    assert query("SELECT count(*) FROM items") == [(0,)]
+
+
+def test_a_table_that_somebody_dropped_is_one_clear_sentence(sink, query):
+    sink.begin_snapshot(status(ITEMS), [], clear=True)
+    query("DROP TABLE items")
+    with pytest.raises(SinkRejected, match=r"\.items is gone from the sink"):
+        apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_schema_may_be_a_database_of_its_own(make_sink, query, url):
+    name = url.rpartition("/")[2] + "_cdc"
+    sink = make_sink(schemas={"public": name})
+    try:
+        apply(sink, [net(ITEMS, [(1, "a", None)]), net(PAIRS, [("v", 1, "w", 2)])], 10)
+        assert query(f"SELECT name FROM {name}.items") == [("a",)]
+        assert query("SELECT v FROM billing_pairs") == [("v",)]
+    finally:
+        query(f"DROP DATABASE IF EXISTS {name}")
+        sink.close()
+
+
+def test_tables_and_columns_that_differ_in_case_only_are_refused(sink):
+    sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True)
+    upper = msgspec.structs.replace(ITEMS, name="Items")
+    with pytest.raises(SinkRejected, match=r"public\.items and public\.Items would both be"):
+        sink.begin_snapshot(status(upper, TableState.SNAPSHOT), [], clear=True)
+    columns = TableSchema("public", "folded", (Column("Id", INT), Column("id", INT)), ("Id",))
+    with pytest.raises(SinkRejected, match="columns Id and id are one name"):
+        apply(sink, [net(columns, [(1, 2)])], 10)
+
+
+def test_a_name_that_is_too_long_with_its_schema_is_refused(sink):
+    long = msgspec.structs.replace(ITEMS, schema="s" * 30, name="t" * 40)
+    with pytest.raises(SinkRejected, match="longer than the 64"):
+        sink.begin_snapshot(status(long, TableState.SNAPSHOT), [], clear=True)
+
+
+def test_a_source_table_is_never_taken_for_the_sinks_own(sink):
+    ours = TableSchema("public", "_tailrace_tables", (Column("id", INT),), ("id",))
+    with pytest.raises(SinkRejected, match="_tailrace_tables"):
+        apply(sink, [net(ours, [(1,)])], 20)
+
+
+def test_a_url_names_a_database(tmp_path):
+    with pytest.raises(ConfigError, match=r"sinks\.replica\.url names no database"):
+        MySqlSink(pipeline(tmp_path, "mysql://root@127.0.0.1:3306/", "shop"), "replica")
+
+
+# --- the server's refusals -------------------------------------------------------------------------------------------
+
+
+def test_the_other_family_member_is_told_by_its_name(tmp_path, url):
+    other = {"mysql": MariaDbSink, "mariadb": MySqlSink}[url.partition(":")[0]]
+    with pytest.raises(SinkRejected, match="the server is .*, not M") as caught:
+        other(pipeline(tmp_path, url, "shop"), "replica").check()
+    assert url.partition(":")[0] + "://" in caught.value.hint
+
+
+def test_a_server_without_local_loading_is_told_what_to_set(sink, query):
+    query("SET GLOBAL local_infile = 0")
+    try:
+        with pytest.raises(SinkRejected, match="LOAD DATA LOCAL") as caught:
+            sink.check()
+    finally:
+        query(caught.value.hint)
+    sink.check()
+
+
+def test_a_server_that_is_down_is_tried_again(tmp_path):
+    sink = MySqlSink(pipeline(tmp_path, "mysql://root:secret@127.0.0.1:1/x", "shop"), "replica")
+    with pytest.raises(SinkUnavailable, match=r"sink replica: MySQL at 127\.0\.0\.1:1/x") as caught:
+        sink.check()
+    assert "secret" not in str(caught.value)
+
+
+def test_a_server_that_refuses_us_is_one_clear_sentence(tmp_path, url):
+    kind = FAMILY[url.partition(":")[0]]
+    for wrong in (url.replace("root", "nobody"), url + "_nowhere"):
+        with pytest.raises(SinkRejected, match="sink replica: M"):
+            kind(pipeline(tmp_path, wrong, "shop"), "replica").check()
+
+
+def test_a_table_that_somebody_holds_locked_is_tried_again(url, make_sink, rows, monkeypatch):
+    for name in ("lock_wait_timeout", "innodb_lock_wait_timeout"):
+        monkeypatch.setitem(mysql_session._SETTINGS, name, "1")
+    sink = make_sink()
+    apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
+    with closing(connect(url)) as somebody, somebody.cursor() as cursor:
+        cursor.execute("START TRANSACTION")
+        cursor.execute("UPDATE items SET name = 'mine'")
+        with pytest.raises(SinkUnavailable, match=r"merging public\.items"):
+            apply(sink, [net(ITEMS, [(1, "b", None)])], 20)
+        somebody.rollback()
+    apply(sink, [net(ITEMS, [(1, "b", None)])], 20)
+    assert rows(ITEMS) == [(1, "b", None)]
+    sink.close()
+
+
+def test_a_connection_that_is_cut_is_made_again(sink, query, rows, url):
+    apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
+    database = url.rpartition("/")[2]
+    for (session,) in query(f"SELECT id FROM information_schema.processlist WHERE db = '{database}'"):
+        with suppress(pymysql.MySQLError):  # our own among them
+            query(f"KILL {session}")
+    with pytest.raises(SinkUnavailable):
+        apply(sink, [net(ITEMS, [(2, "b", None)])], 20)
+    apply(sink, [net(ITEMS, [(2, "b", None)])], 20)
+    assert len(rows(ITEMS)) == 2
+
+
+def test_a_server_never_gets_a_file(sink, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text("1\tsecret\tx\n")
+    apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
+    with sink._sessions.open("asking for a file") as session:
+        session.connection.load(f"LOAD DATA LOCAL INFILE '{secret}' REPLACE INTO TABLE items", [b"7\tours\t\\N\n"])
+        assert session.execute("SELECT name FROM items ORDER BY id") == [("a",), ("ours",)]
