@@ -468,7 +468,7 @@ def test_a_url_names_a_database(tmp_path):
 
 def test_the_other_family_member_is_told_by_its_name(tmp_path, url):
     other = {"mysql": MariaDbSink, "mariadb": MySqlSink}[url.partition(":")[0]]
-    with pytest.raises(SinkRejected, match="the server is .*, not M") as caught:
+    with pytest.raises(SinkRejected, match=r"the server is .*, not M") as caught:
         other(pipeline(tmp_path, url, "shop"), "replica").check()
     assert url.partition(":")[0] + "://" in caught.value.hint
 

@@ -72,7 +72,8 @@ class LogWriter:
         self._sizes[name] = len(data)
         self._next = frames.last + 1
         self.position = position
-        self.end = max(self.end, name.committed)
+        if name.holds_end:
+            self.end = name.committed
 
     def forget(self, offset: int) -> None:
         """Delete the segments that end at or before `offset`. The newest with a transaction end stays: our place."""

@@ -7,6 +7,7 @@ standard output go progress and, at the end, why it stopped. When its input clos
 from __future__ import annotations
 
 import os
+import select
 import sys
 import time
 from typing import Any
@@ -77,8 +78,9 @@ class Control:
         return line
 
     def acknowledgement(self) -> Acknowledge | None:
-        """The newest one, or None. Call it when the descriptor can be read."""
-        self._read()
+        """The newest one that has come, or None. It may have come together with the first line."""
+        if select.select([self], [], [], 0)[0]:
+            self._read()
         *lines, self._rest = self._rest.split(b"\n")
         return msgspec.json.decode(lines[-1], type=Acknowledge) if lines else None
 
@@ -139,8 +141,6 @@ class Pump:
             self._acknowledge(position)
 
     def _hear(self) -> None:
-        if not _is_readable(self.control):
-            return
         heard = self.control.acknowledgement()
         if heard is None:
             return
@@ -161,12 +161,6 @@ class Pump:
         if progress != self._reported and (is_news or now - self._reported_at >= REPORT_SECONDS):
             self._reported, self._reported_at = progress, now
             say(progress)
-
-
-def _is_readable(control: Control) -> bool:
-    import select
-
-    return bool(select.select([control], [], [], 0)[0])
 
 
 def say(event: Event) -> None:
