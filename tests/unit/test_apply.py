@@ -15,6 +15,7 @@ from tailrace.model.schema import Column, TableSchema
 from tailrace.model.types import ColumnType, Kind
 from tailrace.sources.base import Visibility
 from tailrace.sources.postgres import pgoutput, positions, visibility
+from tailrace.spark import apply
 from tailrace.spark.apply import ApplyPlan, PartResult, TablePlan, attempt, stage_part, unwrap
 from tailrace.spark.datasource import plan_parts
 from tailrace.testing.messages import Feed, begin, commit, delete, frames_of, insert, transaction, truncate, update
@@ -65,7 +66,14 @@ def rows(result: PartResult) -> list[tuple]:
 ALL = {"public.items": TablePlan(), "public.orders": TablePlan()}
 
 
-def test_a_part_stages_the_net_changes_of_its_tables_slice_by_slice(feed):
+def test_small_slices_share_a_run(feed):
+    feed.append(*transaction(insert(1, "1", "a"), update(1, "1", "b"), insert(2, "5", "1")))
+    feed.append(*transaction(update(1, "1", "c")))
+    assert rows(stage(feed, ALL)) == [(1, "c"), (5, 1)]
+
+
+def test_a_part_that_is_longer_than_a_run_is_staged_in_runs(feed, monkeypatch):
+    monkeypatch.setattr(apply, "RUN_ROWS", 1)
     feed.append(*transaction(insert(1, "1", "a"), update(1, "1", "b"), insert(2, "5", "1")))
     feed.append(*transaction(update(1, "1", "c")))
     assert rows(stage(feed, ALL)) == [(1, "b"), (5, 1), (1, "c")]
@@ -138,7 +146,8 @@ def test_a_version_that_comes_back_does_not_overtake_the_one_between(feed):
     assert result.schemas["public.items"] == [ITEMS, WIDER, ITEMS]
 
 
-def test_a_truncate_is_a_barrier_between_slices_too(feed):
+def test_a_truncate_is_a_barrier_between_runs_too(feed, monkeypatch):
+    monkeypatch.setattr(apply, "RUN_ROWS", 1)
     feed.append(*transaction(insert(1, "1", "a")))
     feed.append(*transaction(truncate(1)))
     feed.append(*transaction(insert(1, "2", "b")))

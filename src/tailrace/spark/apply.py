@@ -23,6 +23,7 @@ from tailrace.sources.base import Source, Visibility
 from tailrace.spark.datasource import plan_parts
 
 T = TypeVar("T")
+RUN_ROWS = 65_536
 
 
 class TablePlan(msgspec.Struct, frozen=True):
@@ -100,28 +101,39 @@ def _net_pieces(
     schemas: dict[str, list[TableSchema]],
     ends: list[tuple[int, int]],
 ) -> Iterator[NetChanges]:
-    """Slice by slice, so that memory stays flat whatever the size of a transaction."""
+    """In runs of bounded length, so that memory stays flat whatever the size of a transaction.
+
+    Small slices share a run: what a run costs is mostly per run and table, not per change.
+    """
+    runs: dict[str, list[list[Changes]]] = {}
+    gathered = 0
     for piece in slices:
         name = SegmentName.parse(piece.name)
         assert name is not None
-        header = segment.read_header(plan.log, name)
+        header, frames = segment.read(plan.log, name)
         for table, count in header.tables.items():
             seen[table] = seen.get(table, 0) + count
-        header, frames = segment.read(plan.log, name)
         ends.append(_last_end(frames.transactions, piece.last) or ends[-1])
         wanted = plan.tables.keys() & header.tables.keys()
         if not wanted:
             continue
-        runs: dict[str, list[list[Changes]]] = {}
         for changes in plan.source.decode(frames, piece.first, piece.last, wanted):
             kept = _filter(plan.source, changes, plan.tables[changes.schema.table])
             if len(kept):
                 _add(runs.setdefault(kept.schema.table, []), kept)
-        for table, own in runs.items():
-            for run in own:
-                if schemas.setdefault(table, [])[-1:] != [run[0].schema]:
-                    schemas[table].append(run[0].schema)
-                yield from net_changes(run)
+                gathered += len(kept)
+        if gathered >= RUN_ROWS:
+            yield from _net_of(runs, schemas)
+            runs, gathered = {}, 0
+    yield from _net_of(runs, schemas)
+
+
+def _net_of(runs: dict[str, list[list[Changes]]], schemas: dict[str, list[TableSchema]]) -> Iterator[NetChanges]:
+    for table, own in runs.items():
+        for run in own:
+            if schemas.setdefault(table, [])[-1:] != [run[0].schema]:
+                schemas[table].append(run[0].schema)
+            yield from net_changes(run)
 
 
 def _add(runs: list[list[Changes]], changes: Changes) -> None:
