@@ -13,7 +13,6 @@ from rich.pretty import pretty_repr
 
 from tailrace.config import (
     Acknowledge,
-    OnError,
     Pipeline,
     Spark,
     TablePatterns,
@@ -71,7 +70,6 @@ def test_the_file_of_the_design_loads(write, tmp_path):
     assert pipeline.source.url == "postgresql://tailrace:s3cret@db:5432/shop"
     assert pipeline.source.tables == ("public.*", "!public.audit_*")
     assert pipeline.source.acknowledge is Acknowledge.SINKS
-    assert pipeline.sinks["replica"].on_error is OnError.STOP
     assert pipeline.state == str(tmp_path / "state")
 
 

@@ -29,7 +29,6 @@ source:
   # heartbeat_ms: 1000       # how often the source hears from us
   # snapshot:
   #   chunk_bytes: 16 MiB    # how much of a table one task reads
-  #   parallelism: 4         # chunks read at once (default: Spark's own)
 
 sinks:
   replica:
@@ -37,10 +36,7 @@ sinks:
     url: sqlite:///replica.db
 
     # schemas: {public: main}  # source schema: schema in the sink
-    # on_error: stop         # what a change that the sink refuses does; or quarantine
     # max_rows: 1000000      # changes a micro-batch takes at most; transactions stay whole
-    # max_bytes: 256 MiB
-    # trigger_ms: 100        # least time between two micro-batches
 
 # The change log. It may be deleted while the pipeline is stopped: nothing is lost or doubled.
 state: ./state
@@ -49,7 +45,6 @@ state: ./state
 #   max_bytes: 10 GiB        # when full, capture waits instead of filling the disk
 #   segment_bytes: 32 MiB
 #   flush_interval_ms: 100
-#   retention_seconds: 0     # keep what every sink has for this long
 
 # spark:
 #   master: local[*]

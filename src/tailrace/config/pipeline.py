@@ -29,13 +29,6 @@ class Acknowledge(StrEnum):
     LOG = "log"  # the change log on the state directory has it
 
 
-class OnError(StrEnum):
-    """What a change that a sink refuses does to the pipeline."""
-
-    STOP = "stop"
-    QUARANTINE = "quarantine"
-
-
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """A mapping of the file. Its repr never shows a password."""
 
@@ -51,9 +44,6 @@ class Snapshot(Section, frozen=True):
     """The initial copy of a table."""
 
     chunk_bytes: Annotated[Bytes, Meta(description="how much of a table one Spark task reads")] = 16 * MIB
-    parallelism: (
-        Annotated[int, Meta(ge=1, description="chunks read at once; default: Spark's own parallelism")] | None
-    ) = None
 
 
 class Source(Section, frozen=True):
@@ -89,16 +79,9 @@ class Sink(Section, frozen=True):
 
     url: Url
     schemas: Annotated[dict[str, str], Meta(description="source schema: schema in the sink")] = {}
-    on_error: Annotated[OnError, Meta(description="what a refused change does: `stop` all, or `quarantine` it")] = (
-        OnError.STOP
-    )
     max_rows: Annotated[int, Meta(ge=1, description="changes a micro-batch takes at most; transactions stay whole")] = (
         1_000_000
     )
-    max_bytes: Annotated[Bytes, Meta(description="log bytes a micro-batch takes at most; transactions stay whole")] = (
-        256 * MIB
-    )
-    trigger_ms: Annotated[Milliseconds, Meta(description="least time between two micro-batches")] = 100
 
 
 class Log(Section, frozen=True):
@@ -107,7 +90,6 @@ class Log(Section, frozen=True):
     max_bytes: Annotated[Bytes, Meta(description="when full, capture waits instead of filling the disk")] = 10240 * MIB
     segment_bytes: Annotated[Bytes, Meta(description="a segment is closed at this size")] = 32 * MIB
     flush_interval_ms: Annotated[int, Meta(ge=1, description="a segment is closed at this age")] = 100
-    retention_seconds: Annotated[int, Meta(ge=0, description="keep segments this long after every sink has them")] = 0
 
 
 class Spark(Section, frozen=True):
