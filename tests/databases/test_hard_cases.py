@@ -123,7 +123,7 @@ def test_a_transaction_of_two_million_rows_goes_through_in_bounded_memory(postgr
         connection.execute(
             "CREATE TABLE big (id bigint PRIMARY KEY, n int, t text); INSERT INTO big VALUES (0, 0, 'old')"
         )
-        file = write_pipeline(tmp_path, postgres_url, {"replica": f"sqlite:///{tmp_path}/replica.db"})
+        file = write_pipeline(tmp_path, postgres_url, {"replica": f"sqlite:///{tmp_path}/replica.db"}, name="big")
         with RunningPipeline(file) as pipeline:
             pipeline.wait_until_live("public.big")
             driver, capture = psutil.Process(pipeline.process.pid), pipeline.capture_process()
