@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -201,6 +202,4 @@ class SinkPipeline:
 
 
 def _with_watermark(status: TableStatus, mark: Watermark) -> TableStatus:
-    import msgspec
-
     return msgspec.structs.replace(status, watermark=mark)

@@ -15,7 +15,7 @@ from tailrace.model.lifecycle import TableState, TableStatus
 from tailrace.model.schema import TableSchema
 from tailrace.pipeline.applying import SinkPipeline
 from tailrace.pipeline.evolution import again, has_renamed_labels, is_behind, is_in_place
-from tailrace.sinks.base import ChunkMark
+from tailrace.sinks.base import Batch, ChunkMark
 from tailrace.sources.base import ExportedSnapshot
 from tailrace.spark.snapshot import ChunkWork, load_chunks
 
@@ -219,8 +219,6 @@ class TableKeeper:
         self._say("table", table=status.table, sink=self.sink.name, state="is no longer published", rows=None)
 
     def _write(self, status: TableStatus) -> None:
-        from tailrace.sinks.base import Batch
-
         with self.sink.lock:
             self.sink.sink.commit(Batch(tables=(status,)), self.source.read_rows)
         self._became(status)
