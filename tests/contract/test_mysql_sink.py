@@ -273,7 +273,7 @@ def test_a_key_that_is_too_long_is_refused(sink):
     with pytest.raises(SinkRejected, match=r"merging public\.words: a text that is too long in column k"):
         apply(sink, [net(schema, [("x" * 769, 1)])], 20)
     sink.begin_snapshot(status(schema, TableState.SNAPSHOT), [chunk(schema)], clear=True)
-    with pytest.raises(SinkRejected, match=r"loading public\.words: a value that would be cut off in column k"):
+    with pytest.raises(SinkRejected, match=r"loading public\.words: a text that is too long in column k"):
         sink.load_chunk(schema, chunk(schema), iter([table_of(schema, [("x" * 769, 1)])]))
     assert list(sink.read_table(schema)) == []
 

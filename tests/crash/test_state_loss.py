@@ -67,6 +67,12 @@ def everything_in(path: Path) -> list[str]:
         return list(connection.iterdump())
 
 
+def watermarks_in(path: Path) -> int:
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
+        [count] = connection.execute("SELECT count(*) FROM _tailrace_watermarks").fetchone()
+    return int(count)
+
+
 def assert_refused(file: Path, who: str) -> None:
     """`run` ends with the sentence about a lost position, and has changed nothing in the sink."""
     before = everything_in(file.parent / "replica.db")
@@ -86,6 +92,7 @@ def test_a_position_that_the_source_has_forgotten_is_refused_until_the_pipeline_
     execute(postgres_url, "CREATE TABLE items (id int PRIMARY KEY, v text)", "INSERT INTO items VALUES (1, 'one')")
     file = write_pipeline(tmp_path, postgres_url, {"replica": f"sqlite:///{tmp_path}/replica.db"})
     run_until_current(file)
+    assert watermarks_in(file.parent / "replica.db") == 1  # though nothing has changed since
 
     execute(
         postgres_url,

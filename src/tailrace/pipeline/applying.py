@@ -57,12 +57,14 @@ class SinkPipeline:
         self.committed_at = time.time()
         self.tables: dict[str, TableStatus] = {}
         self.watermark = Watermark(log_id, 0, "")
+        self._is_marked = False  # the sink itself holds a watermark
         self.unknown = threading.Event()  # the log holds a table that the sink has never heard of
         self.on_commit: Callable[[], None] = lambda: None
 
     def load_state(self, start_position: str) -> None:
         """Read where the sink is, and find that place in the present log."""
         state = self.sink.read_state()
+        self._is_marked = state.watermark is not None
         self.watermark = self._beginning(start_position) if state.watermark is None else self._anchor(state.watermark)
         self.tables = {
             name: _with_watermark(status, self._anchor(status.watermark)) for name, status in state.tables.items()
@@ -129,7 +131,11 @@ class SinkPipeline:
         return self.error or EngineLost(f"the streaming query of sink {self.name} ended: {words.splitlines()[0]}")
 
     def catch_up_to(self, statuses: list[TableStatus], last: int, *, finish: bool) -> None:
-        """Apply the changes of some tables up to offset `last` of the log; with `finish` they are live afterwards."""
+        """Apply the changes of some tables up to offset `last` of the log; with `finish` they are live afterwards.
+
+        A live table's place is the sink's watermark: where the source was idle from the beginning, no micro-batch has
+        written one yet, so it is written here.
+        """
         first = min(status.watermark.offset for status in statuses)
         results: list[PartResult] = []
         if first < last:
@@ -142,9 +148,10 @@ class SinkPipeline:
         outcome = evolve(self.source, {s.table: s for s in statuses}, results)
         for status in statuses:
             if status.table not in outcome.held:
-                mark = place if place.offset > status.watermark.offset else status.watermark
-                outcome.tables[status.table] = outcome.tables[status.table].move(state, watermark=mark)
-        self.applied += self._commit(results, outcome, None)
+                reached = place if place.offset > status.watermark.offset else status.watermark
+                outcome.tables[status.table] = outcome.tables[status.table].move(state, watermark=reached)
+        mark = self.watermark if finish and not self._is_marked else None
+        self.applied += self._commit(results, outcome, mark)
         failpoints.reached("catch-up-step-committed")
 
     def _anchor(self, mark: Watermark) -> Watermark:
@@ -193,6 +200,7 @@ class SinkPipeline:
         changed = tuple(s for t, s in outcome.tables.items() if s != self.tables.get(t))
         with self.lock:
             touched = self.sink.commit(Batch(parts, mark, changed), self._fetch)
+            self._is_marked |= mark is not None
             for status in changed:
                 self.tables[status.table] = status
         return int(touched)

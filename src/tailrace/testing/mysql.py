@@ -145,7 +145,7 @@ class _Server:
         """End the server politely (sessions are cut, data is flushed), then remove its folder if it is temporary."""
         self._shut_down()
         if self._temporary:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            processes.remove_tree(self.folder)
 
     def kill(self) -> None:
         """Crash: SIGKILL. `restart` recovers."""
@@ -172,7 +172,7 @@ class _Server:
         if self._data.exists():
             return
         fresh = self.folder / "fresh"
-        shutil.rmtree(fresh, ignore_errors=True)
+        processes.remove_tree(fresh)
         kept = f"{self._unpacked.version(self.flavor.package)}-data"
         template = processes.cache_folder() / kept / "data"
         if os.access(template / "ibdata1", os.R_OK):

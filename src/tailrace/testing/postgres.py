@@ -7,7 +7,6 @@ It listens on 127.0.0.1 only, has `wal_level=logical`, and ends with the process
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -128,7 +127,7 @@ class PostgresServer:
         """End the server politely (sessions are cut, data is flushed), then remove its folder if it is temporary."""
         self._shut_down()
         if self._temporary:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            processes.remove_tree(self.folder)
 
     def kill(self) -> None:
         """Crash: SIGKILL to the postmaster and all of its children. `restart` recovers."""
@@ -160,11 +159,12 @@ class PostgresServer:
             secret.write_text(self._password + "\n")
             self._owner.own(secret)
             command += ["--pwfile", secret]
+        self._process = self._launch(command)  # ours to kill, if we are interrupted
         try:
-            process = self._launch(command)
-            if process.wait() != 0:
+            if self._process.wait() != 0:
                 raise ServerFailed(f"initdb failed in {self.folder}:\n{processes.last_lines(self.log_file)}")
         finally:
+            self.kill()
             secret.unlink(missing_ok=True)
 
     def _run(self) -> None:

@@ -136,6 +136,13 @@ def kill_tree(process: subprocess.Popen[bytes]) -> None:
     wait_until(lambda: not any(map(_is_running, children)), seconds=30, what="killed processes to be gone")
 
 
+def remove_tree(folder: Path, seconds: float = 5) -> None:
+    """Remove a folder, also while a process that was just killed writes its last file into it."""
+    deadline = time.monotonic() + seconds
+    while folder.exists() and time.monotonic() < deadline:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def wait_until(is_so: Callable[[], bool], *, seconds: float, what: str, every: float = 0.01) -> None:
     """Return as soon as the condition holds; raise `TimeoutError` naming `what` if it does not in time."""
     deadline = time.monotonic() + seconds

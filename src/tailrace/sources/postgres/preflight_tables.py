@@ -14,7 +14,6 @@ from psycopg import sql
 
 from tailrace import config
 from tailrace.config import TablePatterns
-from tailrace.errors import DecodeError
 from tailrace.model.schema import Identity
 from tailrace.sources.base import Finding, Level
 from tailrace.sources.findings import fail, number_of, ok, some_of, warn
@@ -199,20 +198,11 @@ def _cannot_identify(part: Part) -> bool:
 
 def _types(tables: Tables, publication: Publication | None, *, is_binary: bool) -> Iterator[Remark]:
     as_text: dict[str, str] = {}
-    unknown: dict[str, str] = {}
     for table in tables.captured:
         for column in _published_columns(table, publication):
-            try:
-                type_ = column_type(column.type, -1, tables.types)
-            except DecodeError:
-                unknown[f"{table.name}.{column.name}"] = table.name
-                continue
+            type_ = column_type(column.type, -1, tables.types)
             if not has_binary_decoder(type_):
                 as_text[f"{table.name}.{column.name} {type_.name}"] = table.name
-    if unknown:
-        message = f"{number_of(len(unknown), 'column')} of a type that cannot be read: {some_of(unknown)}"
-        fix = "exclude the table in source.tables, or publish it with a column list"
-        yield Remark(fail("types", message, fix), frozenset(unknown.values()))
     if as_text and is_binary:
         message = f"{number_of(len(as_text), 'column')} without a binary decoder ({some_of(as_text)})"
         finding = ok("types", f"{message}: the stream runs in text mode, slower and just as exact")

@@ -6,7 +6,6 @@ word of the source's replication slot; that it is right is the word of `testing.
 
 from __future__ import annotations
 
-import shutil
 import signal
 import sqlite3
 import tempfile
@@ -28,6 +27,7 @@ from tailrace.testing.demo.lag import LagProbe
 from tailrace.testing.demo.screen import Screen
 from tailrace.testing.demo.summary import Facts
 from tailrace.testing.postgres import PostgresServer
+from tailrace.testing.processes import remove_tree
 
 COPY_SECONDS = 300
 RESTART_SECONDS = 180
@@ -74,7 +74,7 @@ def run(options: Options, console: Console) -> int:
         return 1 if facts.differences else 0
     finally:
         if not keep:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_tree(folder)
 
 
 def _told(story: Story) -> Facts:
