@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,8 +14,10 @@ from tailrace.sinks.base import ChunkMark
 from tailrace.sources.base import Chunk, TableRewritten
 from tailrace.spark.apply import attempt, unwrap
 
-SMALL_BYTES = 8 << 20
-"""Chunks below this size share a task: starting one costs more than reading it."""
+TASK_BYTES = 128 << 20
+"""What a task should have to read if there is enough of it: starting one costs as much as reading some megabytes."""
+CHUNK_COST_BYTES = 65_536
+"""What a chunk costs besides its bytes."""
 
 
 class ChunkWork(msgspec.Struct, frozen=True):
@@ -30,7 +33,7 @@ class Loaded(msgspec.Struct, frozen=True):
 
 def load_chunks(spark: SparkSession, source: Any, sink: Any, snapshot: str, work: Sequence[ChunkWork]) -> list[Loaded]:
     """Load all chunks; a table that was rewritten meanwhile is reported, not raised."""
-    tasks = _grouped(work)
+    tasks = grouped(work, spark.sparkContext.defaultParallelism)
 
     def run(group: list[ChunkWork]) -> Any:
         return attempt(lambda: [_load(source, sink, snapshot, item) for item in group])
@@ -48,15 +51,17 @@ def _load(source: Any, sink: Any, snapshot: str, item: ChunkWork) -> Loaded:
     return Loaded(chunk.table, rows)
 
 
-def _grouped(work: Sequence[ChunkWork]) -> list[list[ChunkWork]]:
-    """Large chunks alone and first, small ones together."""
-    ordered = sorted(work, key=lambda item: -int(item.mark.chunk["bytes"]))
-    groups: list[list[ChunkWork]] = []
-    size = SMALL_BYTES
-    for item in ordered:
-        size += int(item.mark.chunk["bytes"]) + 65536
-        if size >= SMALL_BYTES:
-            groups.append([])
-            size = 0
-        groups[-1].append(item)
+def grouped(work: Sequence[ChunkWork], slots: int) -> list[list[ChunkWork]]:
+    """The chunks of each task, of nearly equal size: one task for every slot, and more only where there is much."""
+    total = sum(_cost(item) for item in work)
+    groups: list[list[ChunkWork]] = [[] for _ in range(min(len(work), max(slots, total // TASK_BYTES)))]
+    sizes = [(0, number) for number in range(len(groups))]
+    for item in sorted(work, key=_cost, reverse=True):
+        size, number = sizes[0]
+        groups[number].append(item)
+        heapq.heapreplace(sizes, (size + _cost(item), number))
     return groups
+
+
+def _cost(item: ChunkWork) -> int:
+    return int(item.mark.chunk["bytes"]) + CHUNK_COST_BYTES
