@@ -155,6 +155,8 @@ class TableKeeper:
             and {chunk.storage for chunk in planned} == {mark.chunk["storage"] for mark in mine}
         )
         if is_resumed:
+            with self.sink.lock:
+                self.sink.sink.finish_snapshot(schema)
             return [ChunkWork(schema, mark) for mark in mine if not mark.is_loaded]
         started = status.move(
             TableState.SNAPSHOT,
@@ -185,6 +187,8 @@ class TableKeeper:
         for status in self._in(TableState.SNAPSHOT):
             marks = [mark for mark in chunks.get(status.table, []) if mark.generation == status.generation]
             if marks and all(mark.is_loaded for mark in marks):
+                with self.sink.lock:
+                    self.sink.sink.finish_snapshot(status.schema)
                 rows = sum(mark.rows for mark in marks)
                 done = status.move(TableState.CATCH_UP, snapshot_end=snapshot.position, rows=rows)
                 self._write(done)

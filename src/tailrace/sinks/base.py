@@ -73,6 +73,11 @@ class Sink(Protocol):
     def load_chunk(self, schema: TableSchema, mark: ChunkMark, batches: Iterator[pa.RecordBatch]) -> int:
         """In a task: the chunk's rows and its mark, in one step; nothing if it is marked already. Returns the rows."""
 
+    def finish_snapshot(self, schema: TableSchema) -> None:
+        """On the driver, once all chunks of a plan are loaded, and before a plan is resumed: whatever is better done
+        after the load than during it. May be repeated.
+        """
+
     def clean(self) -> None:
         """Remove what dead batches left staged."""
 

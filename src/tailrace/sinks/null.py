@@ -69,6 +69,9 @@ class NullSink:
         self._mark(mark).touch()
         return rows
 
+    def finish_snapshot(self, schema: TableSchema) -> None:
+        pass
+
     def clean(self) -> None:
         return
 

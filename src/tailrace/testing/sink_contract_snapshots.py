@@ -115,8 +115,17 @@ class SnapshotsContract:
         sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True)
         assert rows(ITEMS) == []
 
-    def test_a_chunk_replaces_rows_that_are_there_already(self, sink: Sink, rows: ReadRows) -> None:
+    def test_a_resumed_snapshot_replaces_rows_that_are_there_already(self, sink: Sink, rows: ReadRows) -> None:
         sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [chunk(ITEMS, 0), chunk(ITEMS, 1)], clear=True)
         sink.load_chunk(ITEMS, chunk(ITEMS, 0), iter([table_of(ITEMS, [(1, "a", None)])]))
+        sink.finish_snapshot(ITEMS)  # from here on, rows may come twice
         sink.load_chunk(ITEMS, chunk(ITEMS, 1), iter([table_of(ITEMS, [(1, "moved between pages", "x")])]))
         assert rows(ITEMS) == [(1, "moved between pages", "x")]
+
+    def test_a_finished_snapshot_takes_changes_by_key(self, sink: Sink, rows: ReadRows) -> None:
+        sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [chunk(ITEMS)], clear=True)
+        sink.load_chunk(ITEMS, chunk(ITEMS), iter([table_of(ITEMS, [(1, "a", None), (2, "b", None)])]))
+        for _ in range(2):
+            sink.finish_snapshot(ITEMS)
+        apply(sink, [net(ITEMS, [(1, "changed", None)], deletes=[(2,)])], 10)
+        assert rows(ITEMS) == [(1, "changed", None)]

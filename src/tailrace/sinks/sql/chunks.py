@@ -1,7 +1,8 @@
 """A snapshot's chunk at load speed: straight into the table, and by way of a staging table where that is not possible.
 
 The straight way fails when a row's key is there already: after a crash, chunks are read under a later snapshot, and a
-row may have moved between pages meanwhile. The rows are kept at hand for that.
+row may have moved between pages meanwhile. The rows are kept at hand for that. A table whose key is yet to be built is
+being loaded under one snapshot, in which no row is seen twice.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO
 
+import msgspec
 import pyarrow as pa
 
 from tailrace.model.schema import TableSchema
@@ -32,6 +34,8 @@ class ChunkLoader:
         self.rows = 0
 
     def load(self, table: str, schema: TableSchema, existing: ExistingTable, batches: Iterable[pa.RecordBatch]) -> None:
+        if self._dialect.builds_keys_late and frozenset(schema.key) not in existing.unique:
+            schema = msgspec.structs.replace(schema, key=())
         payload = encoded(self._dialect, fields_of(schema), self._counted(batches))
         if not self._dialect.loads_directly(schema, existing):
             self._by_staging(table, schema, existing, payload)

@@ -95,6 +95,8 @@ class Dialect(ABC):
     folds_names: bool
     """Names that differ in case only are the same name."""
     ddl_is_transactional: bool
+    builds_keys_late: bool = False
+    """A table's key is better built after its first load than kept up during it."""
     load_replaces: bool
     """A bulk load into a table replaces the rows whose key is there already, instead of failing."""
 
@@ -210,6 +212,9 @@ class Dialect(ABC):
     def hidden_columns(self, schema: TableSchema) -> dict[str, str]:
         """Columns that a table needs besides the source's own, with their definitions."""
         return {}
+
+    def add_key(self, table: str, key: str) -> str:
+        return f"ALTER TABLE {table} ADD PRIMARY KEY ({key})"
 
     @abstractmethod
     def annotate(self, table: str, note: str) -> list[str]:

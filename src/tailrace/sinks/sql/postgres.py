@@ -63,6 +63,7 @@ class PostgresDialect(Dialect):
     longest_name = 63
     folds_names = False
     ddl_is_transactional = True
+    builds_keys_late = True
     load_replaces = False
 
     def connect(self, url: str) -> Session:

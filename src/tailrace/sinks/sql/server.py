@@ -231,6 +231,12 @@ class ServerSink:
             failpoints.reached("chunk-loaded")
             return loader.rows
 
+    def finish_snapshot(self, schema: TableSchema) -> None:
+        target = self._target(schema)
+        with self._sessions.use(f"building the key of {schema.table}") as session, transaction(session):
+            session.lock(self.owner)
+            self._tables.build_key(session, schema, target)
+
     # --- reading back
 
     def read_table(self, schema: TableSchema) -> Iterator[list[tuple[Any, ...]]]:

@@ -165,6 +165,9 @@ class SqliteSink:
                 connection.execute(f"DETACH {name}")
                 path.unlink(missing_ok=True)
 
+    def finish_snapshot(self, schema: TableSchema) -> None:
+        """Nothing: a table is its key's index."""
+
     def clean(self) -> None:
         shutil.rmtree(self.scratch, ignore_errors=True)
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from tailrace.errors import SinkRejected
 from tailrace.model.lifecycle import TableState, TableStatus
 from tailrace.model.schema import TableSchema
@@ -27,7 +29,7 @@ class SinkTables:
         check_names(self._dialect, schema, target)
         existing = self._dialect.existing(session, target)
         if existing is None:
-            self.create(session, schema, target)
+            self.create(session, schema, target, has_key=not (clear and self._dialect.builds_keys_late))
             return
         table = self._dialect.qualified(target)
         is_ours = self._is_ours(session, existing, target)
@@ -36,7 +38,7 @@ class SinkTables:
         problem = misfit(self._dialect, schema, target, existing)
         if problem is not None and clear and is_ours:
             session.execute(f"DROP TABLE {table}")
-            self.create(session, schema, target)
+            self.create(session, schema, target, has_key=not self._dialect.builds_keys_late)
             return
         if problem is not None:
             raise problem
@@ -67,6 +69,7 @@ class SinkTables:
                 raise gone(schema, target)
             self.create(session, schema, target)
             return True
+        existing = self._with_key(session, schema, target, existing)
         problem = misfit(self._dialect, schema, target, existing)
         if problem is not None:
             raise problem
@@ -76,13 +79,30 @@ class SinkTables:
             self._blank(session, schema, target, existing, ready or status.schema)
         return self._dialect.is_single_key(existing, schema)
 
-    def create(self, session: Session, schema: TableSchema, target: Target) -> None:
+    def build_key(self, session: Session, schema: TableSchema, target: Target) -> None:
+        """Give a table of ours its key, if it was made without one."""
+        existing = self._dialect.existing(session, target)
+        if existing is None:
+            raise gone(schema, target)
+        self._with_key(session, schema, target, existing)
+
+    def _with_key(
+        self, session: Session, schema: TableSchema, target: Target, existing: ExistingTable
+    ) -> ExistingTable:
+        key = frozenset(schema.key)
+        if not (self._dialect.builds_keys_late and key and existing.note.startswith(NOTE)) or key in existing.unique:
+            return existing
+        session.execute(self._dialect.add_key(self._dialect.qualified(target), self._dialect.names(schema.key)))
+        return msgspec.structs.replace(existing, unique=existing.unique | {key})
+
+    def create(self, session: Session, schema: TableSchema, target: Target, *, has_key: bool = True) -> None:
+        """With `has_key` false it waits for `build_key`."""
         dialect = self._dialect
         if not dialect.has_schema(session, target.schema):
             session.execute(dialect.create_schema(target.schema))
         columns = dialect.declared(schema) | dialect.hidden_columns(schema)
         lines = [f"{dialect.quote(name)} {type_}" for name, type_ in columns.items()]
-        key = dialect.names(schema.key)
+        key = dialect.names(schema.key) if has_key else ""
         for statement in dialect.create_table(dialect.qualified(target), lines, key, NOTE + self._owner):
             session.execute(statement)
 
