@@ -38,7 +38,6 @@ from tailrace.testing.sink_changes import (
     watermark,
 )
 from tailrace.testing.sink_contract import SinkContract
-from tailrace.testing.sink_contract_values import KEY_SAMPLES
 from tailrace.testing.sink_process import Commit, kill_at
 
 pytestmark = pytest.mark.server
@@ -166,22 +165,6 @@ class TestMySqlSink(SinkContract):
         if isinstance(sink, MariaDbSink):
             request.applymarker(pytest.mark.xfail(reason="MariaDB has no negative zero: it is 0.0", strict=True))
         super().test_negative_zero_keeps_its_sign(sink, rows)
-
-    @pytest.mark.parametrize("name", HELD)
-    def test_values_come_back_exactly(self, sink, rows, expected_values, name):
-        super().test_values_come_back_exactly(sink, rows, expected_values, name)
-
-    @pytest.mark.parametrize("name", HELD)
-    def test_values_of_a_chunk_come_back_as_those_of_a_batch(self, sink, rows, name):
-        super().test_values_of_a_chunk_come_back_as_those_of_a_batch(sink, rows, name)
-
-    @pytest.mark.parametrize("name", HELD)
-    def test_a_row_of_any_type_can_be_found_by_its_value(self, sink, rows, name):
-        super().test_a_row_of_any_type_can_be_found_by_its_value(sink, rows, name)
-
-    @pytest.mark.parametrize("name", [name for name in KEY_SAMPLES if name in HELD])
-    def test_values_can_be_keys(self, sink, rows, name):
-        super().test_values_can_be_keys(sink, rows, name)
 
 
 def test_the_mapping_of_every_type_is_tested():

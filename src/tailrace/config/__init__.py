@@ -1,13 +1,26 @@
 """The pipeline file: its structs, how it is read, and what its URLs and table patterns mean."""
 
 from tailrace.config.loading import from_urls, load
-from tailrace.config.pipeline import Acknowledge, Log, Pipeline, Sink, Snapshot, Source, Spark, json_schema
+from tailrace.config.pipeline import (
+    Acknowledge,
+    Log,
+    Misfits,
+    OnError,
+    Pipeline,
+    Sink,
+    Snapshot,
+    Source,
+    Spark,
+    json_schema,
+)
 from tailrace.config.tables import TablePatterns
 from tailrace.config.urls import redact, scheme, sqlite_path
 
 __all__ = [
     "Acknowledge",
     "Log",
+    "Misfits",
+    "OnError",
     "Pipeline",
     "Sink",
     "Snapshot",

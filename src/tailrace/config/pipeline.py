@@ -18,6 +18,7 @@ URL = "^[a-z][a-z0-9+.-]*:"
 MIB = 1024 * 1024
 
 Url = Annotated[str, Meta(pattern=URL, description="scheme://user:password@host:port/database")]
+TableName = Annotated[str, Meta(min_length=1, max_length=128)]
 Bytes = Annotated[int, Meta(ge=1024, description="bytes; `64 MiB` and the like may be written")]
 Milliseconds = Annotated[int, Meta(ge=0, description="milliseconds")]
 
@@ -27,6 +28,21 @@ class Acknowledge(StrEnum):
 
     SINKS = "sinks"  # every sink has it
     LOG = "log"  # the change log on the state directory has it
+
+
+class OnError(StrEnum):
+    """What becomes of a row that a sink's database refuses."""
+
+    STOP = "stop"  # the sink stops, with a sentence
+    QUARANTINE = "quarantine"  # the row is set aside, and the others go on
+
+
+class Misfits(StrEnum):
+    """What becomes of a value that the sink's type can not hold exactly."""
+
+    REFUSE = "refuse"  # the sink stops, with a sentence
+    TEXT = "text"  # columns of a type that has such values are held as text
+    QUARANTINE = "quarantine"  # the row is set aside, and the others go on
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
@@ -79,6 +95,21 @@ class Sink(Section, frozen=True):
 
     url: Url
     schemas: Annotated[dict[str, str], Meta(description="source schema: schema in the sink")] = {}
+    tables: Annotated[dict[str, TableName], Meta(description="source table (schema.name): its name in the sink")] = {}
+    columns: Annotated[
+        dict[str, dict[str, TableName]],
+        Meta(description="source table (schema.name): {source column: its name in the sink}"),
+    ] = {}
+    misfits: Annotated[
+        Misfits,
+        Meta(
+            description="values that the sink's type can not hold: `refuse` them, hold columns of such types as `text`,"
+            " or set their rows aside in `quarantine`"
+        ),
+    ] = Misfits.REFUSE
+    on_error: Annotated[
+        OnError, Meta(description="`stop` at a row that the sink refuses, or set it aside in `quarantine`")
+    ] = OnError.STOP
     max_rows: Annotated[int, Meta(ge=1, description="changes a micro-batch takes at most; transactions stay whole")] = (
         1_000_000
     )

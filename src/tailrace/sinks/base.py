@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -32,6 +32,25 @@ class ChunkMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     chunk: dict[str, Any]
     is_loaded: bool = False
     rows: int = 0
+
+
+class Rejected(msgspec.Struct, frozen=True):
+    """A row that a sink could not take, by the source's names; `key` is empty for a table without one."""
+
+    table: str
+    operation: str  # upsert, update, delete; read for a row of a snapshot
+    key: dict[str, Any]
+    reason: str
+    payload: dict[str, Any]
+
+
+class Quarantined(msgspec.Struct, frozen=True):
+    """A rejected row as a sink keeps it. `place` is the end of the batch that it was part of."""
+
+    id: str
+    at: str
+    rejected: Rejected
+    place: Watermark
 
 
 class SinkState(msgspec.Struct, frozen=True):
@@ -86,6 +105,15 @@ class Sink(Protocol):
 
     def expected_rows(self, schema: TableSchema, batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
         """What `read_table` must give for these source rows."""
+
+    def quarantined(self) -> list[Quarantined]:
+        """The rows that were set aside, the oldest first."""
+
+    def replay(self, entries: Sequence[Quarantined], fetch: FetchRows) -> int:
+        """Write rows that were set aside as the source has them now; how many of the entries are done with."""
+
+    def drop_quarantined(self, entries: Sequence[Quarantined]) -> None:
+        """Forget rows that were set aside."""
 
     def forget(self) -> None:
         """Remove all that the sink remembers of the pipeline; the tables stay."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from tailrace.model.lifecycle import TableStatus
 from tailrace.model.net import NetChanges
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import Watermark
-from tailrace.sinks.base import Batch, ChunkMark, FetchRows, SinkState
+from tailrace.sinks.base import Batch, ChunkMark, FetchRows, Quarantined, SinkState
 
 
 class NullNote(msgspec.Struct):
@@ -80,6 +80,15 @@ class NullSink:
 
     def expected_rows(self, schema: TableSchema, batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
         return []
+
+    def quarantined(self) -> list[Quarantined]:
+        return []
+
+    def replay(self, entries: Sequence[Quarantined], fetch: FetchRows) -> int:
+        return 0
+
+    def drop_quarantined(self, entries: Sequence[Quarantined]) -> None:
+        return
 
     def forget(self) -> None:
         (self._folder / "note.json").unlink(missing_ok=True)

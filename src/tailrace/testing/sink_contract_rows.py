@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import msgspec
-import pyarrow as pa
-import pytest
 
-from tailrace.model.schema import Column, Identity, TableSchema
+from tailrace.model.schema import Column, TableSchema
 from tailrace.sinks.base import Batch, Sink
-from tailrace.testing.sample_values import SAMPLES
 from tailrace.testing.sink_changes import (
     INT,
     ITEMS,
@@ -152,16 +149,6 @@ class RowsContract:
         apply(sink, [net(LOOSE, [(1, "a")] * 3)], 10)
         apply(sink, [net(LOOSE, [(1, "b")], deletes=[(1, "a")], copies=[1])], 20)
         assert same(rows(LOOSE), [(1, "a"), (1, "a"), (1, "b")])
-
-    @pytest.mark.parametrize("name", SAMPLES)
-    def test_a_row_of_any_type_can_be_found_by_its_value(self, sink: Sink, rows: ReadRows, name: str) -> None:
-        schema = TableSchema("public", "one", (Column("v", SAMPLES[name].type),), (), Identity.FULL)
-        batch = pa.RecordBatch.from_arrays([SAMPLES[name].values], schema=schema.arrow)
-        apply(sink, [net(schema, batch), net(schema, batch)], 10)
-        before = rows(schema)
-        assert len(before) == 2 * batch.num_rows
-        apply(sink, [net(schema, deletes=batch, copies=[1] * batch.num_rows)], 20)
-        assert same(rows(schema) * 2, before)
 
     # --- names -------------------------------------------------------------------------------------------------------
 

@@ -5,13 +5,15 @@ Every write is part of the caller's transaction, so what is remembered is always
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from tailrace.model.lifecycle import TableStatus
 from tailrace.model.watermark import Watermark
-from tailrace.sinks.base import Batch, ChunkMark, SinkState
+from tailrace.sinks.base import Batch, ChunkMark, Quarantined, Rejected, SinkState
 from tailrace.sinks.sql.dialect import Dialect, Session
 
 _KEYS = {"pipeline": "name", "name": "name", "generation": "integer", "number": "integer"}
@@ -21,6 +23,22 @@ TABLES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
         ("pipeline",),
     ),
     "tables": ({"pipeline": "name", "name": "name", "status": "text"}, ("pipeline", "name")),
+    "quarantine": (
+        {
+            "pipeline": "name",
+            "id": "name",
+            "quarantined_at": "moment",
+            "source_table": "text",
+            "operation": "text",
+            "row_key": "text",
+            "log_id": "text",
+            "log_offset": "integer",
+            "position": "text",
+            "reason": "text",
+            "payload": "text",
+        },
+        ("pipeline", "id"),
+    ),
     "chunks": (_KEYS | {"chunk": "text", "is_loaded": "flag", "row_count": "integer"}, tuple(_KEYS)),
 }
 """Our tables: the kind of each column, and the key."""
@@ -116,6 +134,39 @@ class Bookkeeping:
         names = self._dialect.quote("is_loaded"), self._dialect.quote("row_count")
         statement = f"UPDATE {self._names['chunks']} SET {names[0]} = %s, {names[1]} = %s WHERE {condition}"
         session.execute(statement, [1, rows, *parameters])
+
+    def write_rejected(self, session: Session, rejected: Iterable[Rejected], place: Watermark) -> None:
+        for item in rejected:
+            row = {
+                "id": uuid.uuid4().hex,
+                "source_table": item.table,
+                "operation": item.operation,
+                "row_key": msgspec.json.encode(item.key).decode(),
+                "log_id": place.log_id,
+                "log_offset": place.offset,
+                "position": place.position,
+                "reason": item.reason,
+                "payload": msgspec.json.encode(item.payload).decode(),
+            }
+            self._write(session, "quarantine", row, {"quarantined_at": "CURRENT_TIMESTAMP"})
+
+    def quarantined(self, session: Session) -> list[Quarantined]:
+        columns = ["id", "quarantined_at", "source_table", "operation", "row_key", "reason", "payload"]
+        found = self._select(session, "quarantine", [*columns, "log_id", "log_offset", "position"])
+        entries = [
+            Quarantined(
+                id_,
+                str(at),
+                Rejected(table, operation, msgspec.json.decode(key), reason, msgspec.json.decode(payload)),
+                Watermark(*place),
+            )
+            for id_, at, table, operation, key, reason, payload, *place in found
+        ]
+        return sorted(entries, key=lambda entry: (entry.at, entry.place.offset, entry.id))
+
+    def drop_quarantined(self, session: Session, ids: Iterable[str]) -> None:
+        for id_ in ids:
+            self._delete(session, "quarantine", id=id_)
 
     def forget(self, session: Session) -> None:
         for name in TABLES:

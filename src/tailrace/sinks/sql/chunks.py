@@ -18,8 +18,10 @@ import pyarrow as pa
 from tailrace.model.schema import TableSchema
 from tailrace.sinks.sql.dialect import Dialect, ExistingTable, Session
 from tailrace.sinks.sql.merging import upsert
-from tailrace.sinks.sql.staged import StagedColumn
+from tailrace.sinks.sql.staged import Relation, StagedColumn, StagedRows
 from tailrace.sinks.sql.staging import StagingTables, encoded, fields_of
+
+Merge = Callable[[StagedRows, Callable[[Relation], None]], None]
 
 SPOOL_BYTES = 64 << 20
 """Kept in memory; what is more goes into a temporary file."""
@@ -29,21 +31,31 @@ _PIECE = 1 << 20
 class ChunkLoader:
     """Loads the rows of one chunk, inside of the caller's transaction."""
 
-    def __init__(self, dialect: Dialect, session: Session, new_name: Callable[[], str]) -> None:
-        self._dialect, self._session, self._new_name = dialect, session, new_name
+    def __init__(self, dialect: Dialect, session: Session, new_name: Callable[[], str], merge: Merge) -> None:
+        """`merge` runs something on staged rows: all of them, or all that the database does not refuse."""
+        self._dialect, self._session, self._new_name, self._merge = dialect, session, new_name, merge
         self.rows = 0
 
-    def load(self, table: str, schema: TableSchema, existing: ExistingTable, batches: Iterable[pa.RecordBatch]) -> None:
+    def load(
+        self,
+        table: str,
+        schema: TableSchema,
+        existing: ExistingTable,
+        batches: Iterable[pa.RecordBatch],
+        *,
+        isolates: bool,
+    ) -> None:
+        """With `isolates`, rows that are refused are left to `merge`, which knows what to do with them."""
         if self._dialect.builds_keys_late and frozenset(schema.key) not in existing.unique:
             schema = msgspec.structs.replace(schema, key=())
         payload = encoded(self._dialect, fields_of(schema), self._counted(batches))
         if not self._dialect.loads_directly(schema, existing):
             self._by_staging(table, schema, existing, payload)
-        elif not schema.key or self._dialect.load_replaces:
+        elif not isolates and (not schema.key or self._dialect.load_replaces):
             self._straight(table, schema, payload)
         else:
             with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as spool:
-                self._straight_or_not(table, schema, existing, payload, spool)
+                self._straight_or_not(table, schema, existing, payload, spool, isolates=isolates)
 
     def _counted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -61,13 +73,15 @@ class ChunkLoader:
         existing: ExistingTable,
         payload: Iterator[bytes | pa.Buffer],
         spool: IO[bytes],
+        *,
+        isolates: bool,
     ) -> None:
         self._session.execute("SAVEPOINT chunk")
         try:
             self._straight(table, schema, _kept(payload, spool))
         except Exception as error:
             found = self._dialect.explain(error)
-            if found is None or not found.is_duplicate:
+            if found is None or not (found.is_duplicate or (isolates and found.is_about_rows)):
                 raise
             self._session.execute("ROLLBACK TO SAVEPOINT chunk")
             spool.seek(0)
@@ -80,10 +94,15 @@ class ChunkLoader:
     ) -> None:
         staging = StagingTables(self._dialect, self._session, self._new_name, is_private=True)
         columns = tuple(StagedColumn(column.name, column.type) for column in schema.columns)
-        relation = self._session.relation(staging.load(columns, payload))
+        staged = staging.load(columns, payload)
+        staged = msgspec.structs.replace(staged, rows=self.rows)  # all of the payload is read by now
         is_single = self._dialect.is_single_key(existing, schema)
-        for statement in upsert(self._dialect, table, schema, relation, is_single_key=is_single):
-            self._session.merge(statement, relation)
+
+        def run(relation: Relation) -> None:
+            for statement in upsert(self._dialect, table, schema, relation, is_single_key=is_single):
+                self._session.merge(statement, relation)
+
+        self._merge(staged, run)
         for name in staging.names:
             self._session.execute(self._dialect.drop_staging(name, is_private=True))
 

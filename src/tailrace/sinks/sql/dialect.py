@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tailrace.errors import SinkError
@@ -58,6 +60,7 @@ class Explanation(msgspec.Struct, frozen=True):
     words: str
     hint: str | None = None
     is_duplicate: bool = False  # a key is there already
+    is_about_rows: bool = False  # other rows may be taken
 
 
 class Session(Protocol):
@@ -159,6 +162,14 @@ class Dialect(ABC):
     @abstractmethod
     def state_type(self, kind: str) -> str:
         """The type of a column of our own tables: `name`, `text`, `integer`, `flag` or `moment`."""
+
+    def has_misfits(self, type_: ColumnType) -> bool:
+        """Whether the source has values of a type that the database can not hold."""
+        return False
+
+    def misfits(self, field: Field) -> tuple[npt.NDArray[np.bool_], str] | None:
+        """The values that the database can not hold, and what they are; None if there are none."""
+        return None
 
     @abstractmethod
     def encode(self, fields: Sequence[Field]) -> bytes | pa.Buffer:

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pymysql
 
@@ -17,10 +19,9 @@ from tailrace import config
 from tailrace.errors import ConfigError, SinkRejected
 from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType, Kind
-from tailrace.sinks.sql import mysql_reading, mysql_types
+from tailrace.sinks.sql import mysql_reading, mysql_text, mysql_types
 from tailrace.sinks.sql.dialect import Dialect, ExistingColumn, ExistingTable, Explanation, Field, Session, Target
 from tailrace.sinks.sql.mysql_session import MySqlSession, database_of, explain, server_of
-from tailrace.sinks.sql.mysql_text import rows_text
 from tailrace.sinks.sql.naming import flat_name
 from tailrace.sinks.sql.server import ServerSink
 from tailrace.sinks.sql.staged import COPIES, Relation, StagedColumn
@@ -118,11 +119,17 @@ class MySqlDialect(Dialect):
     def state_type(self, kind: str) -> str:
         return _STATE_TYPES[kind]
 
+    def has_misfits(self, type_: ColumnType) -> bool:
+        return mysql_text.has_misfits(type_)
+
+    def misfits(self, field: Field) -> tuple[npt.NDArray[np.bool_], str] | None:
+        return mysql_text.misfits(field)
+
     def encode(self, fields: Sequence[Field]) -> bytes | pa.Buffer:
-        return rows_text(fields)
+        return mysql_text.rows_text(fields)
 
     def pack(self, fields: Sequence[Field]) -> tuple[bytes, ...]:
-        return (bytes(rows_text(fields)),)
+        return (bytes(mysql_text.rows_text(fields)),)
 
     def loads_directly(self, schema: TableSchema, existing: ExistingTable) -> bool:
         return self.is_single_key(existing, schema)

@@ -68,6 +68,8 @@ _WITH_VALUES = {
     4025: "a row that a check forbids",
 }
 """Errors whose message may show a value, in our own words."""
+_ABOUT_ROWS = {1022, 1169, 1216, 1217, 1451, 1586, 1644, 3140, 3819, 4025}
+"""Others that are about rows: keys, references, checks, and what triggers raise."""
 
 
 _MySqlResult: Any = connections.MySQLResult  # the stubs know nothing of its insides
@@ -214,7 +216,10 @@ def explain(error: BaseException) -> Explanation | None:
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     is_lost = code in _UNAVAILABLE or (isinstance(error, pymysql.InterfaceError) and code == 0)
     return Explanation(
-        SinkUnavailable if is_lost else SinkRejected, _sentence(code, error), is_duplicate=code in _DUPLICATE
+        SinkUnavailable if is_lost else SinkRejected,
+        _sentence(code, error),
+        is_duplicate=code in _DUPLICATE,
+        is_about_rows=code in _WITH_VALUES or code in _ABOUT_ROWS,
     )
 
 

@@ -7,17 +7,19 @@ it off or replace it, with a mere warning.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.errors import SinkRejected
 from tailrace.model.text import to_text
-from tailrace.model.types import Kind
+from tailrace.model.types import ColumnType, Kind
 from tailrace.sinks.sql.dialect import Field
 from tailrace.sinks.sql.mysql_types import decimal_of
+
+Flags = npt.NDArray[np.bool_]
 
 _YEAR_1, _YEAR_10000 = -719_162, 2_932_897  # in days since 1970
 _DAY_US = 86_400_000_000
@@ -69,37 +71,45 @@ def _escaped(array: pa.Array) -> pa.Array:
 
 def exact(field: Field) -> pa.Array:
     """The same values, all of which the server can hold; raises SinkRejected otherwise."""
-    refusal = _refusal(field)
-    if refusal is not None:
+    found = misfits(field)
+    if found is not None:
         raise SinkRejected(
-            f"{field.where} ({field.type.name}) has {refusal}, which the sink's database can not hold",
-            hint="leave the column or the row out, or cast the column to text in the source",
+            f"{field.where} ({field.type.name}) has {found[1]}, which the sink's database can not hold",
+            hint="with `misfits: text` the sink holds such columns as text, with `misfits: quarantine` it sets the row"
+            " aside; or leave the column or the row out in the source's publication",
         )
     return field.array
 
 
-def _refusal(field: Field) -> str | None:
+def has_misfits(type_: ColumnType) -> bool:
+    """Whether the source has values of a type that the server can not hold."""
+    if type_.kind is Kind.NUMERIC:
+        return True
+    return type_.kind in (Kind.FLOAT32, Kind.FLOAT64, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ)
+
+
+def misfits(field: Field) -> tuple[Flags, str] | None:
+    """The values that the server can not hold, and what they are."""
+    if not has_misfits(field.type):
+        return None
+    fits, words = _fitting(field)
+    if pc.all(fits, min_count=0).as_py():
+        return None
+    return ~fits.fill_null(True).to_numpy(zero_copy_only=False), words
+
+
+def _fitting(field: Field) -> tuple[pa.BooleanArray, str]:
     array, kind = field.array, field.type.kind
-    if kind in (Kind.FLOAT32, Kind.FLOAT64) and not _all(pc.is_finite(array)):
-        return "NaN or an infinity"
-    if kind is Kind.DATE and not _is_within(array.view(pa.int32()), 1):
-        return "a date outside of the years 1 to 9999"
-    if kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ) and not _is_within(array.view(pa.int64()), _DAY_US):
-        return "a time outside of the years 1 to 9999"
-    if kind is Kind.NUMERIC:
-        digits, scale = decimal_of(field.type) or (0, 0)
-        pattern = rf"^-?\d{{1,{max(digits - scale, 1)}}}(\.\d{{0,{scale}}}0*)?$"
-        return (
-            None
-            if _all(pc.match_substring_regex(array, pattern))
-            else f"a number that decimal({digits},{scale}) has not"
-        )
-    return None
+    if kind in (Kind.FLOAT32, Kind.FLOAT64):
+        return pc.is_finite(array), "NaN or an infinity"
+    if kind is Kind.DATE:
+        return _within(array.view(pa.int32()), 1), "a date outside of the years 1 to 9999"
+    if kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
+        return _within(array.view(pa.int64()), _DAY_US), "a time outside of the years 1 to 9999"
+    digits, scale = decimal_of(field.type) or (0, 0)
+    pattern = rf"^-?\d{{1,{max(digits - scale, 1)}}}(\.\d{{0,{scale}}}0*)?$"
+    return pc.match_substring_regex(array, pattern), f"a number that decimal({digits},{scale}) has not"
 
 
-def _is_within(values: pa.Array, unit: int) -> bool:
-    return _all(pc.and_(pc.greater_equal(values, _YEAR_1 * unit), pc.less(values, _YEAR_10000 * unit)))
-
-
-def _all(flags: Any) -> bool:
-    return bool(pc.all(flags, min_count=0).as_py())
+def _within(values: pa.Array, unit: int) -> pa.BooleanArray:
+    return pc.and_(pc.greater_equal(values, _YEAR_1 * unit), pc.less(values, _YEAR_10000 * unit))

@@ -46,6 +46,8 @@ _WAIT_FOR_DISK = (
 _RETRIED = ("08", "40", "53", "57P", "58", "55P03", "57014", "25006")
 _WITH_VALUES = ("22", "23")
 """Classes of errors whose message may show a value."""
+_ABOUT_ROWS = (*_WITH_VALUES, "54000", "P0001")
+"""Other rows may be taken: also after a key that is too long for an index, and what a trigger raises."""
 _REFUSALS = re.compile(
     r"authentication failed|no password supplied|does not exist|pg_hba\.conf|could not translate host name"
     r"|failed to resolve host|permission denied|is not permitted|invalid (URI|connection)",
@@ -160,7 +162,9 @@ def explain(error: BaseException) -> Explanation | None:
         is_lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not is_refusal
         return Explanation(SinkUnavailable if is_lost else SinkRejected, words)
     kind = SinkUnavailable if code.startswith(_RETRIED) else SinkRejected
-    return Explanation(kind, words, is_duplicate=isinstance(error, pg.UniqueViolation))
+    return Explanation(
+        kind, words, is_duplicate=isinstance(error, pg.UniqueViolation), is_about_rows=code.startswith(_ABOUT_ROWS)
+    )
 
 
 def _sentence(error: psycopg.Error) -> str:

@@ -7,10 +7,11 @@ create or drop.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -18,19 +19,25 @@ import msgspec
 import pyarrow as pa
 
 from tailrace import config, failpoints
+from tailrace.config import Misfits, OnError
 from tailrace.errors import SinkRejected, SinkUnavailable
 from tailrace.model.lifecycle import TableState, TableStatus
 from tailrace.model.net import NetChanges
 from tailrace.model.schema import TableSchema
-from tailrace.sinks.base import Batch, ChunkMark, FetchRows, SinkState
+from tailrace.model.types import ColumnType
+from tailrace.model.watermark import Watermark
+from tailrace.sinks.base import Batch, ChunkMark, FetchRows, Quarantined, Rejected, SinkState
+from tailrace.sinks.mapping import SchemaMapping
 from tailrace.sinks.sql.bookkeeping import Bookkeeping
 from tailrace.sinks.sql.chunks import ChunkLoader
 from tailrace.sinks.sql.composing import composed, nbytes
 from tailrace.sinks.sql.dialect import Dialect, Session, Target
+from tailrace.sinks.sql.isolation import Refused
 from tailrace.sinks.sql.merging import absent_keys, delete, move, update, upsert
 from tailrace.sinks.sql.naming import check_collisions
 from tailrace.sinks.sql.sessions import Sessions, transaction
-from tailrace.sinks.sql.staged import StagedChanges, StagedPart, StagedPartial, StagedRows
+from tailrace.sinks.sql.sifting import Sieve
+from tailrace.sinks.sql.staged import Relation, StagedChanges, StagedPart, StagedPartial
 from tailrace.sinks.sql.staging import Inline, StagingTables, columns_of, stage_changes
 from tailrace.sinks.sql.tables import SinkTables, gone
 
@@ -59,6 +66,7 @@ class ServerSink:
         self._notes = Bookkeeping(dialect, self.url, self.owner)
         self._tables = SinkTables(dialect, self.owner, self._notes.is_active)
         self._sessions = Sessions(dialect, self.url, name)
+        self._map = SchemaMapping(self.settings.columns, self._is_text)
         self._versions: dict[Target, Ready] = {}
         self._has_notes = False
         self._litter: list[str] = []  # staging tables that could not be dropped when it was time
@@ -96,17 +104,25 @@ class ServerSink:
     # --- batches
 
     def stage(self, batch: str, part: int, changes: Iterable[NetChanges]) -> StagedPart:
-        pieces = composed(changes)
+        sieve = Sieve(self.dialect)
+        pieces = self._sifted(composed(changes), sieve)
         few, more = _few(pieces, INLINE_BYTES)
         if not more:
             inline = Inline(self.dialect)
-            return StagedPart(tuple(stage_changes(inline, piece) for piece in few))
+            staged = tuple(stage_changes(inline, piece, self._map) for piece in few)
+            return StagedPart(staged, rejected=tuple(sieve.rejected))
         with self._sessions.open("staging a batch") as session:
             self._create_notes(session)
             with transaction(session):
                 tables = StagingTables(self.dialect, session, self._new_table)
-                staged = tuple(stage_changes(tables, piece) for piece in itertools.chain(few, pieces))
-        return StagedPart(staged, tuple(tables.names))
+                staged = tuple(stage_changes(tables, piece, self._map) for piece in itertools.chain(few, pieces))
+        return StagedPart(staged, tuple(tables.names), tuple(sieve.rejected))
+
+    def _sifted(self, pieces: Iterator[NetChanges], sieve: Sieve) -> Iterator[NetChanges]:
+        return map(sieve.net, pieces) if self.settings.misfits is Misfits.QUARANTINE else pieces
+
+    def _is_text(self, type_: ColumnType) -> bool:
+        return self.settings.misfits is Misfits.TEXT and self.dialect.has_misfits(type_)
 
     def commit(self, batch: Batch, fetch: FetchRows) -> int:
         """The order that matters: is it new, apply, remember, commit. What was staged goes, whatever came of it."""
@@ -120,7 +136,10 @@ class ServerSink:
                 if self._notes.is_committed(session, batch):
                     return 0
                 self._require(session, staged)
-                touched = sum(self._apply(session, item, fetch) for part in batch.parts for item in part.changes)
+                refused = Refused(self.dialect, session, self._map, is_fatal=self.settings.on_error is OnError.STOP)
+                items = [item for part in batch.parts for item in part.changes]
+                touched = sum(self._apply(session, item, fetch, refused) for item in items)
+                self._set_aside(session, batch, refused)
                 for status in batch.tables:
                     self._notes.write_status(session, status)
                 if batch.watermark is not None:
@@ -129,46 +148,62 @@ class ServerSink:
             failpoints.reached("sink-committed")
             return touched
 
-    def _apply(self, session: Session, changes: StagedChanges, fetch: FetchRows) -> int:
-        schema = changes.schema
-        target = self._target(schema)
+    def _apply(self, session: Session, changes: StagedChanges, fetch: FetchRows, refused: Refused) -> int:
+        schema = self._map.schema(changes.schema)
+        target = self._target(changes.schema)
         table = self.dialect.qualified(target)
         with self._sessions.errors(f"merging {schema.table}"):
-            is_single_key = self._evolve(session, schema, target)
+            is_single_key = self._evolve(session, changes.schema, target)
+            merge = functools.partial(refused.merge, changes.schema)
+
+            def write(rows: Relation) -> None:
+                for statement in upsert(self.dialect, table, schema, rows, is_single_key=is_single_key):
+                    session.merge(statement, rows)
+
             if changes.truncate:
                 session.execute(f"DELETE FROM {table}")
             if changes.deletes is not None:
-                rows = session.relation(changes.deletes)
-                session.merge(delete(self.dialect, table, schema, rows), rows)
+                merge("delete", changes.deletes, lambda r: session.merge(delete(self.dialect, table, schema, r), r))
             if changes.upserts is not None:
-                self._upsert(session, table, schema, changes.upserts, is_single_key=is_single_key)
+                merge("upsert", changes.upserts, write)
             for partial in changes.partials:
-                absent = self._apply_partial(session, table, schema, partial)
-                if absent is not None and (found := fetch(schema, absent)).num_rows:
-                    staged = Inline(self.dialect).write(columns_of(schema, found))
-                    self._upsert(session, table, schema, staged, is_single_key=is_single_key)
+                absent: list[tuple[Any, ...]] = []
+                change = functools.partial(self._change, session, table, schema, partial, absent)
+                merge("update", partial.rows, change)
+                found = self._fetched(changes.schema, absent, fetch)
+                if found is not None and found.num_rows:
+                    merge("upsert", Inline(self.dialect).write(columns_of(schema, found)), write)
         return changes.count
 
-    def _upsert(
-        self, session: Session, table: str, schema: TableSchema, staged: StagedRows, *, is_single_key: bool
+    def _change(
+        self,
+        session: Session,
+        table: str,
+        schema: TableSchema,
+        partial: StagedPartial,
+        absent: list[tuple[Any, ...]],
+        rows: Relation,
     ) -> None:
-        rows = session.relation(staged)
-        for statement in upsert(self.dialect, table, schema, rows, is_single_key=is_single_key):
-            session.merge(statement, rows)
-
-    def _apply_partial(
-        self, session: Session, table: str, schema: TableSchema, partial: StagedPartial
-    ) -> pa.RecordBatch | None:
-        """The keys of rows that the table lacks: they are read from the source; if gone there, their delete follows."""
-        rows = session.relation(partial.rows)
-        absent = session.merge(absent_keys(self.dialect, table, schema, rows, moves=partial.moves), rows)
+        """Apply partial rows; the keys of those that the table lacks are added to `absent`."""
+        found = session.merge(absent_keys(self.dialect, table, schema, rows, moves=partial.moves), rows)
         build = move if partial.moves else lambda *arguments: [update(*arguments)]
         for statement in build(self.dialect, table, schema, partial.unchanged, rows):
             session.merge(statement, rows)
-        if not absent:
+        absent += found
+
+    def _fetched(self, source: TableSchema, keys: list[tuple[Any, ...]], fetch: FetchRows) -> pa.RecordBatch | None:
+        """Rows that the table lacks, as the source has them now; if they are gone there, their delete follows."""
+        if not keys:
             return None
-        keys = {name: list(values) for name, values in zip(schema.key, zip(*absent, strict=True), strict=True)}
-        return pa.RecordBatch.from_pydict(keys)
+        columns = [list(values) for values in zip(*keys, strict=True)]
+        wanted = pa.RecordBatch.from_pydict(dict(zip(source.key, columns, strict=True)))
+        return self._map.rows(source, fetch(source, wanted))
+
+    def _set_aside(self, session: Session, batch: Batch, refused: Refused) -> None:
+        rejected = [item for part in batch.parts for item in part.rejected] + refused.rows
+        if rejected:
+            places = [batch.watermark] if batch.watermark is not None else [s.watermark for s in batch.tables]
+            self._notes.write_rejected(session, rejected, places[0])
 
     def _require(self, session: Session, staged: list[str]) -> None:
         """A server that crashed has emptied its unlogged tables: what is not there must be staged again."""
@@ -201,7 +236,11 @@ class ServerSink:
         folds = self.dialect.folds_names
         check_collisions(((s.table, str(self._target(s))) for s in [*others, status.schema]), folds=folds)
         is_known = self._notes.status(session, status.table) is not None
-        self._tables.prepare(session, status.schema, target, clear=clear, is_known=is_known)
+        if clear and (unknown := self._map.unknown(status.schema)):
+            raise SinkRejected(
+                f"sinks.{self.name}.columns renames {', '.join(unknown)}, which {status.table} does not have"
+            )
+        self._tables.prepare(session, self._map.schema(status.schema), target, clear=clear, is_known=is_known)
 
     def _prepare_first(self, session: Session, status: TableStatus, target: Target, *, clear: bool) -> None:
         """Without transactional DDL: a table that is being cleared must not pass for a copied one after a crash.
@@ -216,17 +255,27 @@ class ServerSink:
         self._prepare(session, status, target, clear=clear)
 
     def load_chunk(self, schema: TableSchema, mark: ChunkMark, batches: Iterator[pa.RecordBatch]) -> int:
-        target = self._target(schema)
+        source, target = schema, self._target(schema)
+        schema = self._map.schema(source)
+        sieve = Sieve(self.dialect)
+        if self.settings.misfits is Misfits.QUARANTINE:
+            batches = (sieve.rows(source, batch, "read") for batch in batches)
         with self._sessions.open(f"loading {schema.table}") as session:
             existing = self.dialect.existing(session, target)
             if existing is None:
                 raise gone(schema, target)
             failpoints.reached("chunk-before-load")
-            loader = ChunkLoader(self.dialect, session, self._new_table)
+            isolates = self.settings.on_error is OnError.QUARANTINE
+            refused = Refused(self.dialect, session, self._map, is_fatal=not isolates)
+            loader = ChunkLoader(
+                self.dialect, session, self._new_table, functools.partial(refused.merge, source, "read")
+            )
             with transaction(session):
                 if self._notes.is_loaded(session, mark):
                     return 0
-                loader.load(self.dialect.qualified(target), schema, existing, batches)
+                mapped = (self._map.rows(source, batch) for batch in batches)
+                loader.load(self.dialect.qualified(target), schema, existing, mapped, isolates=isolates)
+                self._notes.write_rejected(session, sieve.rejected + refused.rows, Watermark("", 0, ""))
                 self._notes.mark_loaded(session, mark, loader.rows)
             failpoints.reached("chunk-loaded")
             return loader.rows
@@ -235,13 +284,51 @@ class ServerSink:
         target = self._target(schema)
         with self._sessions.use(f"building the key of {schema.table}") as session, transaction(session):
             session.lock(self.owner)
-            self._tables.build_key(session, schema, target)
+            self._tables.build_key(session, self._map.schema(schema), target)
+
+    # --- rows that were set aside
+
+    def quarantined(self) -> list[Quarantined]:
+        with self._sessions.use("reading its quarantine") as session:
+            return self._notes.quarantined(session) if self._notes.exists(session) else []
+
+    def drop_quarantined(self, entries: Sequence[Quarantined]) -> None:
+        with self._sessions.use("emptying its quarantine") as session, transaction(session):
+            self._notes.drop_quarantined(session, [entry.id for entry in entries])
+
+    def replay(self, entries: Sequence[Quarantined], fetch: FetchRows) -> int:
+        """Nobody else commits meanwhile, so what is read now is at least as new as what the sink has of these rows.
+
+        What the pipeline has yet to apply of them comes after, and ends at the same rows.
+        """
+        with self._sessions.use("replaying its quarantine") as session, transaction(session):
+            session.lock(self.owner)
+            done = [entry.id for entry in entries if self._write_again(session, entry.rejected, fetch)]
+            self._notes.drop_quarantined(session, done)
+        return len(done)
+
+    def _write_again(self, session: Session, rejected: Rejected, fetch: FetchRows) -> bool:
+        """False if the row is still refused. One that is gone from the source is no longer waited for."""
+        source = replayable(rejected, self._notes.status(session, rejected.table))
+        key = pa.RecordBatch.from_pydict({name: [str(value)] for name, value in rejected.key.items()})
+        sieve = Sieve(self.dialect)
+        rows = fetch(source, key)
+        if self.settings.misfits is not Misfits.TEXT:
+            rows = sieve.rows(source, rows, "upsert")
+        refused = Refused(self.dialect, session, self._map, is_fatal=False)
+        if rows.num_rows:
+            upserts = Inline(self.dialect).write(columns_of(self._map.schema(source), self._map.rows(source, rows)))
+            changes = StagedChanges(source, truncate=False, deletes=None, upserts=upserts, partials=(), count=1)
+            self._apply(session, changes, fetch, refused)
+        return not sieve.rejected and not refused.rows
 
     # --- reading back
 
     def read_table(self, schema: TableSchema) -> Iterator[list[tuple[Any, ...]]]:
+        table = self.dialect.qualified(self._target(schema))
+        schema = self._map.schema(schema)
         columns = ", ".join(self.dialect.selected(self.dialect.quote(c.name), c.type) for c in schema.columns)
-        query = f"SELECT {columns} FROM {self.dialect.qualified(self._target(schema))}"
+        query = f"SELECT {columns} FROM {table}"
         types = [column.type for column in schema.columns]
         with self._sessions.open(f"reading {schema.table}") as session:
             for rows in session.stream(query):
@@ -252,16 +339,16 @@ class ServerSink:
                 yield list(zip(*read, strict=True))
 
     def expected_rows(self, schema: TableSchema, batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
-        columns = [
-            self.dialect.expected_values(array, column.type)
-            for array, column in zip(batch.columns, schema.columns, strict=True)
-        ]
+        mapped = zip(self._map.rows(schema, batch).columns, self._map.schema(schema).columns, strict=True)
+        columns = [self.dialect.expected_values(array, column.type) for array, column in mapped]
         return list(zip(*columns, strict=True))
 
     # --- tables
 
     def _target(self, schema: TableSchema) -> Target:
         target = self.dialect.target(schema, self.settings.schemas, self.url)
+        if schema.table in self.settings.tables:
+            target = Target(target.schema, self.settings.tables[schema.table])
         if self.dialect.is_own(target, self.url):
             raise SinkRejected(
                 f"{schema.table} would be {target} in the sink, where tailrace keeps its own tables",
@@ -278,8 +365,11 @@ class ServerSink:
     def _evolve(self, session: Session, schema: TableSchema, target: Target) -> bool:
         """Make the table ready for this version; whether its key is all that can be there already."""
         ready = self._versions.get(target)
+        schema = self._map.schema(schema)
         if ready is None or ready.schema != schema:
             status = self._notes.status(session, schema.table)
+            if status is not None:
+                status = msgspec.structs.replace(status, schema=self._map.schema(status.schema))
             before = None if ready is None else ready.schema
             ready = Ready(schema, self._tables.evolve(session, schema, target, status, before))
             self._versions[target] = ready
@@ -326,6 +416,19 @@ class ServerSink:
     def _drop(self, session: Session, tables: list[str]) -> None:
         for table in tables:
             session.execute(self.dialect.drop_staging(table))
+
+
+def replayable(rejected: Rejected, status: TableStatus | None) -> TableSchema:
+    """The table of a row that was set aside; raises if rows of it can not be written again now."""
+    if status is None:
+        problem = "is not in the sink any more"
+    elif not rejected.key:
+        problem = "has no key by which the row could be found again"
+    elif status.state is not TableState.LIVE:
+        problem = f"is in the state {status.state}: wait until it is live"
+    else:
+        return status.schema
+    raise SinkRejected(f"{rejected.table} {problem}", hint="`tailrace quarantine drop` forgets its rows")
 
 
 def _few(pieces: Iterator[NetChanges], most_bytes: int) -> tuple[list[NetChanges], bool]:

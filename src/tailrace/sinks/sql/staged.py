@@ -9,6 +9,7 @@ import msgspec
 
 from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType
+from tailrace.sinks.base import Rejected
 
 
 class StagedColumn(msgspec.Struct, frozen=True):
@@ -37,7 +38,10 @@ class StagedPartial(msgspec.Struct, frozen=True):
 
 
 class StagedChanges(msgspec.Struct, frozen=True):
-    """The net changes of one run of one table, to be applied in the order of its fields."""
+    """The net changes of one run of one table, to be applied in the order of its fields.
+
+    `schema` is the source's; the labels of staged rows are the sink's names.
+    """
 
     schema: TableSchema
     truncate: bool
@@ -53,10 +57,14 @@ class StagedChanges(msgspec.Struct, frozen=True):
 
 
 class StagedPart(msgspec.Struct, frozen=True):
-    """One task's receipt. `tables` are its staging tables, those of changes that are held back among them."""
+    """One task's receipt. `tables` are its staging tables, those of changes that are held back among them.
+
+    `rejected` are rows that were not staged, because the sink can not hold them.
+    """
 
     changes: tuple[StagedChanges, ...]
     tables: tuple[str, ...] = ()
+    rejected: tuple[Rejected, ...] = ()
 
 
 class Relation(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ import pyarrow as pa
 from tailrace.model.net import NetChanges, Partial
 from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType, Kind
+from tailrace.sinks.mapping import SchemaMapping
 from tailrace.sinks.sql.dialect import Dialect, Field, Session
 from tailrace.sinks.sql.staged import COPIES, StagedChanges, StagedColumn, StagedPartial, StagedRows, old
 
@@ -73,9 +74,10 @@ def encoded(
             yield dialect.encode([field._replace(array=array) for field, array in columns])
 
 
-def stage_changes(writer: Writer, net: NetChanges) -> StagedChanges:
+def stage_changes(writer: Writer, source: NetChanges, mapping: SchemaMapping) -> StagedChanges:
+    net = mapping.net(source)
     return StagedChanges(
-        schema=net.schema,
+        schema=source.schema,
         truncate=net.truncate,
         deletes=writer.write(_deletes(net)) if net.deletes.num_rows else None,
         upserts=writer.write(columns_of(net.schema, net.upserts)) if net.upserts.num_rows else None,

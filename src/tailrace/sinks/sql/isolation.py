@@ -1,0 +1,88 @@
+"""Finding the rows that a database refuses, so that the others of their statement can be applied.
+
+A statement that fails because of its rows is tried again on each half of them, down to single rows. Every try has a
+savepoint of its own, inside of the sink's one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from tailrace.model.schema import TableSchema
+from tailrace.sinks.base import Rejected
+from tailrace.sinks.mapping import SchemaMapping
+from tailrace.sinks.sql.dialect import Dialect, Session
+from tailrace.sinks.sql.sifting import as_json
+from tailrace.sinks.sql.staged import Relation, StagedRows
+
+MOST_REFUSED = 1000
+"""A batch of which more rows are refused has another problem than its rows."""
+
+
+class Refused:
+    """Runs statements on staged rows. Those that the database refuses end the batch, or are in `rows` afterwards."""
+
+    def __init__(self, dialect: Dialect, session: Session, mapping: SchemaMapping, *, is_fatal: bool) -> None:
+        self._dialect, self._session, self._mapping, self._is_fatal = dialect, session, mapping, is_fatal
+        self.rows: list[Rejected] = []
+
+    def merge(self, source: TableSchema, operation: str, staged: StagedRows, run: Callable[[Relation], object]) -> None:
+        relation = self._session.relation(staged)
+        if self._is_fatal:
+            run(relation)
+            return
+        types = {column.label: column.type for column in staged.columns}
+        texts = {label: self._dialect.key_text(value, types[label]) for label, value in relation.values.items()}
+        key = [relation.values[name] for name in self._mapping.schema(source).key]
+        order = key or list(texts.values())
+        for piece, words in refused_rows(self._session, self._dialect, relation, staged.rows, order, run):
+            self._reject(source, operation, piece, texts, words)
+
+    def _reject(self, source: TableSchema, operation: str, row: Relation, texts: dict[str, str], words: str) -> None:
+        names = self._mapping.source_names(source)
+        columns = {names[label]: text for label, text in texts.items() if label in names}
+        [values] = self._session.merge(f"SELECT {', '.join(columns.values())} FROM {row.sql}", row)
+        payload = {name: as_json(value) for name, value in zip(columns, values, strict=True)}
+        key = {name: payload[name] for name in source.key}
+        self.rows.append(Rejected(source.table, operation, key, words, payload))
+
+
+def refused_rows(
+    session: Session,
+    dialect: Dialect,
+    relation: Relation,
+    count: int,
+    order: Sequence[str],
+    run: Callable[[Relation], object],
+) -> list[tuple[Relation, str]]:
+    """Run something on all rows but those that it fails for; these are returned, each with the reason.
+
+    `order` is SQL that orders the rows always in the same way.
+    """
+    refused: list[tuple[Relation, str]] = []
+    waiting = [(0, count)]
+    while waiting:
+        first, size = waiting.pop()
+        piece = relation if size == count else _piece(relation, order, first, size)
+        session.execute("SAVEPOINT isolating")
+        try:
+            run(piece)
+        except Exception as error:
+            found = dialect.explain(error)
+            if found is None or not found.is_about_rows or len(refused) == MOST_REFUSED:
+                raise
+            session.execute("ROLLBACK TO SAVEPOINT isolating")
+            if size == 1:
+                refused.append((piece, found.words))
+            else:
+                half = size // 2
+                waiting += [(first + half, size - half), (first, half)]
+        session.execute("RELEASE SAVEPOINT isolating")
+    return refused
+
+
+def _piece(relation: Relation, order: Sequence[str], first: int, size: int) -> Relation:
+    query = f"SELECT s.* FROM {relation.sql} ORDER BY {', '.join(order)} LIMIT {size} OFFSET {first}"
+    return msgspec.structs.replace(relation, sql=f"({query}) AS s")

@@ -1,0 +1,94 @@
+"""Rows with a value that the sink's database can not hold, taken out before they are sent."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tailrace.model.net import NetChanges, Partial
+from tailrace.model.schema import TableSchema
+from tailrace.model.text import to_text
+from tailrace.sinks.base import Rejected
+from tailrace.sinks.sql.dialect import Dialect, Field
+
+Flags = npt.NDArray[np.bool_]
+
+
+class Sieve:
+    """Keeps what fits, and remembers the rest in `rejected`.
+
+    A delete of a row that does not fit is dropped: the sink never had that row.
+    """
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self.rejected: list[Rejected] = []
+
+    def net(self, net: NetChanges) -> NetChanges:
+        schema = net.schema
+        upserts = self.rows(schema, net.upserts, "upsert")
+        partials = tuple(self._partial(schema, partial) for partial in net.partials)
+        is_gone = self._fits(schema, net.deletes)
+        if is_gone is None and upserts is net.upserts and all(map(operator.is_, partials, net.partials)):
+            return net
+        deletes, counts = net.deletes, net.delete_counts
+        if is_gone is not None:
+            deletes = deletes.filter(pa.array(is_gone))
+            counts = counts[is_gone] if len(counts) else counts
+        return NetChanges(schema, net.truncate, deletes, upserts, tuple(p for p in partials if p.rows.num_rows), counts)
+
+    def rows(self, schema: TableSchema, batch: pa.RecordBatch, operation: str) -> pa.RecordBatch:
+        fits = self._fits(schema, batch)
+        if fits is None:
+            return batch
+        self._reject(schema, batch.filter(pa.array(~fits)), operation)
+        return batch.filter(pa.array(fits))
+
+    def _partial(self, schema: TableSchema, partial: Partial) -> Partial:
+        fits = self._fits(schema, partial.rows)
+        if fits is None:
+            return partial
+        sent = [name for name in partial.rows.schema.names if name in schema.key or name not in partial.unchanged]
+        self._reject(schema, partial.rows.filter(pa.array(~fits)).select(sent), "update")
+        old = None if partial.old_keys is None else partial.old_keys.filter(pa.array(fits))
+        return Partial(partial.unchanged, partial.rows.filter(pa.array(fits)), old)
+
+    def _fits(self, schema: TableSchema, batch: pa.RecordBatch) -> Flags | None:
+        """None if every row does."""
+        result: Flags | None = None
+        for field in _fields(schema, batch):
+            found = self._dialect.misfits(field)
+            if found is not None:
+                result = ~found[0] if result is None else result & ~found[0]
+        return result
+
+    def _reject(self, schema: TableSchema, batch: pa.RecordBatch, operation: str) -> None:
+        fields = _fields(schema, batch)
+        reasons = [""] * batch.num_rows
+        for field in fields:
+            found = self._dialect.misfits(field)
+            for row in [] if found is None else np.flatnonzero(found[0]).tolist():
+                reasons[row] = reasons[row] or f"{field.where} ({field.type.name}) has {found[1]}"  # type: ignore[index]
+        columns = [to_text(field.array, field.type).to_pylist() for field in fields]
+        texts = dict(zip(batch.schema.names, columns, strict=True))
+        for row, reason in enumerate(reasons):
+            payload = {name: as_json(values[row]) for name, values in texts.items()}
+            key = {name: payload[name] for name in schema.key}
+            self.rejected.append(Rejected(schema.table, operation, key, reason, payload))
+
+
+def as_json(value: Any) -> Any:
+    """Texts, numbers and truths as they are; bytes as the source writes them."""
+    return "\\x" + value.hex() if isinstance(value, bytes) else value
+
+
+def _fields(schema: TableSchema, batch: pa.RecordBatch) -> list[Field]:
+    types = {column.name: column.type for column in schema.columns}
+    return [
+        Field(f"{schema.table}.{name}", types[name], array)
+        for name, array in zip(batch.schema.names, batch.columns, strict=True)
+    ]
