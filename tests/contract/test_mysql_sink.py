@@ -38,6 +38,7 @@ from tailrace.testing.sink_changes import (
     watermark,
 )
 from tailrace.testing.sink_contract import SinkContract
+from tailrace.testing.sink_contract_settings import QuarantineContract, Refuse, RenamesContract
 from tailrace.testing.sink_process import Commit, kill_at
 
 pytestmark = pytest.mark.server
@@ -71,8 +72,6 @@ EXPECTED = {
 }
 REFUSED = {"float32", "float64", "numeric", "date", "timestamp", "timestamptz"}
 """Samples with a value that MySQL has not: NaN, infinities, 1000 digits, the years before 1 and after 9999."""
-
-HELD = [name for name in SAMPLES if name not in REFUSED]
 
 
 def quote(name: str) -> str:
@@ -165,6 +164,19 @@ class TestMySqlSink(SinkContract):
         if isinstance(sink, MariaDbSink):
             request.applymarker(pytest.mark.xfail(reason="MariaDB has no negative zero: it is 0.0", strict=True))
         super().test_negative_zero_keeps_its_sign(sink, rows)
+
+
+class TestMySqlSettings(RenamesContract, QuarantineContract):
+    @pytest.fixture(autouse=True)
+    def nothing_inline(self, monkeypatch):
+        monkeypatch.setattr(server, "INLINE_BYTES", -1)
+
+    @pytest.fixture
+    def refuse(self, query) -> Refuse:
+        def forbid(schema: TableSchema, column: str, value: str) -> None:
+            query(f"ALTER TABLE {quote(schema.name)} ADD CHECK ({quote(column)} <> '{value}')")
+
+        return forbid
 
 
 def test_the_mapping_of_every_type_is_tested():

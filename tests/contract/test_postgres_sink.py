@@ -39,6 +39,7 @@ from tailrace.testing.sink_changes import (
     watermark,
 )
 from tailrace.testing.sink_contract import SinkContract
+from tailrace.testing.sink_contract_settings import QuarantineContract, Refuse, RenamesContract
 
 pytestmark = pytest.mark.server
 
@@ -143,7 +144,14 @@ def _selected(name: str, kind: Kind) -> str:
     return quote(name) if kind in INTEGERS or kind is Kind.FLOAT64 else f"{quote(name)}::text"
 
 
-class TestPostgresSink(SinkContract):
+class TestPostgresSink(SinkContract, RenamesContract, QuarantineContract):
+    @pytest.fixture
+    def refuse(self, query) -> Refuse:
+        def forbid(schema: TableSchema, column: str, value: str) -> None:
+            query(f"ALTER TABLE {quote(schema.name)} ADD CHECK ({quote(column)} <> '{value}')")
+
+        return forbid
+
     @pytest.fixture
     def inventory(self, query) -> Callable[[], list[str]]:
         def everything() -> list[str]:

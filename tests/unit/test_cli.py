@@ -45,7 +45,7 @@ def failing(monkeypatch):
 def test_help_names_every_command(capsys):
     assert code_of(["--help"]) == 0
     out = capsys.readouterr().out
-    assert all(f"    {name} " in out for name in NAMES)
+    assert all(f"\n    {name}" in out for name in NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)

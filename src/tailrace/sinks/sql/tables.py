@@ -155,9 +155,10 @@ def check_names(dialect: Dialect, schema: TableSchema, target: Target) -> None:
             )
     seen: dict[str, str] = {}
     for column in schema.columns:
-        other = seen.setdefault(_folded(dialect, column.name), column.name)
-        if other != column.name:
+        other = seen.get(_folded(dialect, column.name))
+        if other is not None:
             raise SinkRejected(f"{schema.table}: columns {other} and {column.name} are one name in {dialect.name}")
+        seen[_folded(dialect, column.name)] = column.name
     if not schema.columns:
         raise SinkRejected(f"{schema.table} has no columns, which a table in {dialect.name} must", hint="exclude it")
 

@@ -1,0 +1,83 @@
+"""The rows that sinks have set aside: finding them, writing them again, forgetting them. A run need not be stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+
+from tailrace import config, registry
+from tailrace.errors import ConfigError, SinkRejected
+from tailrace.sinks.base import Quarantined, Sink
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    """Which rows are meant: all, or those of one sink, one table."""
+
+    sink: str | None = None
+    table: str | None = None
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    sink: str
+    table: str
+    written: int
+    refused: int
+    reason: str = ""
+
+
+def entries(pipeline: config.Pipeline, chosen: Chosen) -> list[tuple[str, Quarantined]]:
+    """Each with the name of its sink, the oldest of a sink first."""
+    with _sinks(pipeline, chosen) as sinks:
+        return [(name, entry) for name, sink in sinks.items() for entry in _of(sink, chosen)]
+
+
+def replay(pipeline: config.Pipeline, chosen: Chosen) -> list[Replayed]:
+    """Write the rows as the source has them now. What is refused again stays where it is."""
+    source: Any = registry.source_class(pipeline.source.url)(pipeline)
+    with _sinks(pipeline, chosen) as sinks:
+        return [result for name, sink in sinks.items() for result in _replay(name, sink, source, chosen)]
+
+
+def drop(pipeline: config.Pipeline, chosen: Chosen) -> int:
+    """Forget the rows; how many they were."""
+    count = 0
+    with _sinks(pipeline, chosen) as sinks:
+        for sink in sinks.values():
+            found = _of(sink, chosen)
+            sink.drop_quarantined(found)
+            count += len(found)
+    return count
+
+
+def _replay(name: str, sink: Sink, source: Any, chosen: Chosen) -> Iterator[Replayed]:
+    by_table: dict[str, list[Quarantined]] = {}
+    for entry in _of(sink, chosen):
+        by_table.setdefault(entry.rejected.table, []).append(entry)
+    for table, mine in by_table.items():
+        try:
+            written = sink.replay(mine, source.read_rows)
+        except SinkRejected as error:
+            yield Replayed(name, table, 0, len(mine), str(error))
+        else:
+            reason = "refused again" if written < len(mine) else ""
+            yield Replayed(name, table, written, len(mine) - written, reason)
+
+
+def _of(sink: Sink, chosen: Chosen) -> list[Quarantined]:
+    return [entry for entry in sink.quarantined() if chosen.table in (None, entry.rejected.table)]
+
+
+@contextmanager
+def _sinks(pipeline: config.Pipeline, chosen: Chosen) -> Iterator[dict[str, Sink]]:
+    if chosen.sink is not None and chosen.sink not in pipeline.sinks:
+        raise ConfigError(f"the pipeline has no sink {chosen.sink}", hint=f"it has {', '.join(pipeline.sinks)}")
+    wanted = [name for name in pipeline.sinks if chosen.sink in (None, name)]
+    sinks: dict[str, Sink] = {name: registry.sink_class(pipeline.sinks[name].url)(pipeline, name) for name in wanted}
+    try:
+        yield sinks
+    finally:
+        for sink in sinks.values():
+            sink.close()

@@ -1,0 +1,222 @@
+"""The sink contract: what the settings of a sink in the pipeline file promise. Renames, and rows that are set aside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from tailrace.errors import SinkRejected
+from tailrace.model.lifecycle import TableState
+from tailrace.model.schema import Column, TableSchema
+from tailrace.sinks.base import Batch, Quarantined, Sink
+from tailrace.sinks.sql import isolation
+from tailrace.testing.sink_changes import (
+    INT,
+    ITEMS,
+    LOOSE,
+    TEXT,
+    MakeSink,
+    ReadRows,
+    SourceRows,
+    apply,
+    chunk,
+    net,
+    partial,
+    status,
+    table_of,
+    watermark,
+)
+
+Refuse = Callable[[TableSchema, str, str], None]
+"""Makes a table of the sink refuse rows in which a column has a value."""
+
+RENAMES = {
+    "tables": {ITEMS.table: "things"},
+    "columns": {ITEMS.table: {"id": "number", "name": "title"}},
+}
+THINGS = TableSchema("public", "things", (Column("number", INT), Column("title", TEXT), Column("notes", TEXT)))
+BAD = "bad"
+
+
+class RenamesContract:
+    """`tables` and `columns`."""
+
+    def test_a_renamed_table_takes_every_kind_of_change(self, make_sink: MakeSink, rows: ReadRows) -> None:
+        sink = make_sink(**RENAMES)
+        sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [chunk(ITEMS)], clear=True)
+        first = [(1, "a", "x"), (2, "b", "y"), (3, "c", "z"), (4, "d", None)]
+        sink.load_chunk(ITEMS, chunk(ITEMS), iter([table_of(ITEMS, first)]))
+        sink.finish_snapshot(ITEMS)
+        apply(sink, [net(ITEMS, [(1, "A", "x")], deletes=[(4,)])], 10)
+        apply(sink, [net(ITEMS, partials=[partial(ITEMS, ("notes",), [(2, "B", None)])])], 20)
+        apply(sink, [net(ITEMS, partials=[partial(ITEMS, ("notes",), [(30, "C", None)], [(3,)])])], 30)
+        expected = [(1, "A", "x"), (2, "B", "y"), (30, "C", "z")]
+        assert sorted(rows(THINGS)) == expected
+        read = [row for part in sink.read_table(ITEMS) for row in part]
+        assert sorted(read) == sorted(sink.expected_rows(ITEMS, table_of(ITEMS, expected)))
+        assert sink.read_state().tables[ITEMS.table].schema == ITEMS
+        sink.close()
+
+    def test_a_row_that_a_renamed_table_lacks_is_read_from_the_source(
+        self, make_sink: MakeSink, rows: ReadRows
+    ) -> None:
+        sink = make_sink(**RENAMES)
+        apply(sink, [net(ITEMS, [(1, "a", "x")])], 10)
+        part = sink.stage("batch", 0, [net(ITEMS, partials=[partial(ITEMS, ("notes",), [(2, "B", None)])])])
+        sink.commit(Batch((part,), watermark(20)), SourceRows(ITEMS, [(2, "B", "from the source")]))
+        assert sorted(rows(THINGS)) == [(1, "a", "x"), (2, "B", "from the source")]
+        sink.close()
+
+    def test_a_renamed_table_takes_new_columns(self, make_sink: MakeSink, rows: ReadRows) -> None:
+        sink = make_sink(**RENAMES)
+        apply(sink, [net(ITEMS, [(1, "a", "x")])], 10)
+        wider = msgspec.structs.replace(ITEMS, columns=(*ITEMS.columns, Column("more", INT)))
+        apply(sink, [net(wider, [(2, "b", "y", 5)])], 20)
+        more = msgspec.structs.replace(THINGS, columns=(*THINGS.columns, Column("more", INT)))
+        assert sorted(rows(more)) == [(1, "a", "x", None), (2, "b", "y", 5)]
+        sink.close()
+
+    @pytest.mark.parametrize(
+        ("columns", "words"),
+        [
+            ({"nmae": "title"}, r"renames nmae, which public\.items does not have"),
+            ({"name": "notes"}, r"columns notes and notes are one name"),
+        ],
+        ids=["unknown", "two of one name"],
+    )
+    def test_a_rename_that_can_not_be_is_refused(
+        self, make_sink: MakeSink, columns: dict[str, str], words: str
+    ) -> None:
+        sink = make_sink(columns={ITEMS.table: columns})
+        with pytest.raises(SinkRejected, match=words):
+            sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [chunk(ITEMS)], clear=True)
+        sink.close()
+
+    def test_two_tables_may_not_be_renamed_into_one(self, make_sink: MakeSink) -> None:
+        sink = make_sink(tables={ITEMS.table: "loose"})
+        sink.begin_snapshot(status(LOOSE, TableState.SNAPSHOT), [chunk(LOOSE)], clear=True)
+        with pytest.raises(SinkRejected, match="would both be"):
+            sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [chunk(ITEMS)], clear=True)
+        sink.close()
+
+
+class QuarantineContract:
+    """`on_error: quarantine`. Needs a fixture `refuse`, besides those of `SinkContract`."""
+
+    @pytest.fixture
+    def strict(self, make_sink: MakeSink, refuse: Refuse) -> Sink:
+        """A sink whose table `items` refuses the name `bad`; what it refuses is set aside."""
+        sink = make_sink(on_error="quarantine")
+        sink.begin_snapshot(status(ITEMS, TableState.LIVE), [], clear=True)
+        sink.finish_snapshot(ITEMS)
+        refuse(ITEMS, "name", BAD)
+        return sink
+
+    def test_a_refused_row_is_set_aside_and_the_others_go_on(self, strict: Sink, rows: ReadRows) -> None:
+        content = [(n, BAD if n in (17, 60) else "good", None) for n in range(100)]
+        for _ in range(2):  # the second time it is there already
+            apply(strict, [net(ITEMS, content)], 10)
+        assert rows(ITEMS) == [row for row in content if row[1] != BAD]
+        assert strict.read_state().watermark == watermark(10)
+        entries = strict.quarantined()
+        assert _told(entries) == [("upsert", "17"), ("upsert", "60")]
+        for entry in entries:
+            assert (entry.rejected.table, entry.place) == (ITEMS.table, watermark(10))
+            assert entry.rejected.payload == {"id": entry.rejected.key["id"], "name": BAD, "notes": None}
+            assert BAD not in entry.rejected.reason
+        strict.close()
+
+    def test_a_refused_update_leaves_the_row_as_it_was(self, strict: Sink, rows: ReadRows) -> None:
+        apply(strict, [net(ITEMS, [(1, "a", "x"), (2, "b", "y")])], 10)
+        change = partial(ITEMS, ("notes",), [(1, BAD, None), (2, "B", None)])
+        apply(strict, [net(ITEMS, partials=[change])], 20)
+        assert sorted(rows(ITEMS)) == [(1, "a", "x"), (2, "B", "y")]
+        assert _told(strict.quarantined()) == [("update", "1")]
+        strict.close()
+
+    def test_a_refused_row_of_a_chunk_is_set_aside(self, make_sink: MakeSink, rows: ReadRows, refuse: Refuse) -> None:
+        sink = make_sink(on_error="quarantine")
+        sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [chunk(ITEMS)], clear=True)
+        refuse(ITEMS, "name", BAD)
+        batches = [table_of(ITEMS, [(1, "a", None), (2, BAD, None)]), table_of(ITEMS, [(3, "c", None)])]
+        sink.load_chunk(ITEMS, chunk(ITEMS), iter(batches))
+        sink.finish_snapshot(ITEMS)
+        assert sorted(rows(ITEMS)) == [(1, "a", None), (3, "c", None)]
+        assert _told(sink.quarantined()) == [("read", "2")]
+        assert sink.load_chunk(ITEMS, chunk(ITEMS), iter(batches)) == 0
+        sink.close()
+
+    def test_without_the_setting_a_refused_row_stops_the_sink(
+        self, make_sink: MakeSink, rows: ReadRows, refuse: Refuse
+    ) -> None:
+        sink = make_sink()
+        apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
+        refuse(ITEMS, "name", BAD)
+        with pytest.raises(SinkRejected) as failure:
+            apply(sink, [net(ITEMS, [(2, "b", None), (3, BAD, None)])], 20)
+        assert f"'{BAD}'" not in str(failure.value)
+        assert rows(ITEMS) == [(1, "a", None)]
+        assert sink.read_state().watermark == watermark(10)
+        assert sink.quarantined() == []
+        sink.close()
+
+    def test_too_many_refused_rows_are_another_problem(
+        self, strict: Sink, rows: ReadRows, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(isolation, "MOST_REFUSED", 3)
+        with pytest.raises(SinkRejected):
+            apply(strict, [net(ITEMS, [(n, BAD, None) for n in range(10)])], 10)
+        assert (rows(ITEMS), strict.quarantined()) == ([], [])
+        strict.close()
+
+    def test_replay_writes_what_the_source_has_now(self, strict: Sink, rows: ReadRows) -> None:
+        apply(strict, [net(ITEMS, [(n, BAD, None) for n in (1, 2, 3)])], 10)
+        mended = SourceRows(ITEMS, [(1, "mended", "x"), (2, BAD, None)])  # and 3 is gone
+        assert strict.replay(strict.quarantined(), mended) == 2
+        assert rows(ITEMS) == [(1, "mended", "x")]
+        assert _told(strict.quarantined()) == [("upsert", "2")]
+        strict.drop_quarantined(strict.quarantined())
+        assert strict.quarantined() == []
+        strict.close()
+
+    def test_rows_without_a_key_are_set_aside_but_not_replayed(
+        self, make_sink: MakeSink, rows: ReadRows, refuse: Refuse
+    ) -> None:
+        sink = make_sink(on_error="quarantine")
+        sink.begin_snapshot(status(LOOSE, TableState.LIVE), [], clear=True)
+        refuse(LOOSE, "y", BAD)
+        apply(sink, [net(LOOSE, [(1, "a"), (1, BAD), (1, "a")])], 10)
+        assert rows(LOOSE) == [(1, "a"), (1, "a")]
+        [entry] = sink.quarantined()
+        assert entry.rejected.key == {}
+        with pytest.raises(SinkRejected, match=r"public\.loose has no key"):
+            sink.replay([entry], SourceRows(LOOSE))
+        sink.close()
+
+    def test_a_renamed_columns_row_is_set_aside_by_the_sources_names(
+        self, make_sink: MakeSink, rows: ReadRows, refuse: Refuse
+    ) -> None:
+        sink = make_sink(on_error="quarantine", **RENAMES)
+        sink.begin_snapshot(status(ITEMS, TableState.LIVE), [], clear=True)
+        sink.finish_snapshot(ITEMS)
+        refuse(THINGS, "title", BAD)
+        apply(sink, [net(ITEMS, [(1, BAD, None), (2, "b", None)])], 10)
+        assert rows(THINGS) == [(2, "b", None)]
+        [entry] = sink.quarantined()
+        assert (entry.rejected.key, entry.rejected.payload["name"]) == ({"id": "1"}, BAD)
+        assert sink.replay([entry], SourceRows(ITEMS, [(1, "mended", None)])) == 1
+        assert sorted(rows(THINGS)) == [(1, "mended", None), (2, "b", None)]
+        sink.close()
+
+    def test_a_forgotten_pipeline_has_no_quarantine(self, strict: Sink) -> None:
+        apply(strict, [net(ITEMS, [(1, BAD, None)])], 10)
+        strict.forget()
+        assert strict.quarantined() == []
+        strict.close()
+
+
+def _told(entries: list[Quarantined]) -> list[tuple[str, Any]]:
+    return sorted((entry.rejected.operation, entry.rejected.key["id"]) for entry in entries)
