@@ -35,7 +35,7 @@ def make_rows(server: PostgresServer, rows: int) -> None:
 
 def copy_out(server: PostgresServer, *, binary: bool = False) -> float:
     """Raw `COPY … TO STDOUT` in parallel, thrown away. Plain, as one types it, or in the cheaper binary format."""
-    return _in_parallel([[_psql_out(server, query, binary=binary)] for query in _ranges(server)])
+    return _in_parallel([[_psql_out(server, query, binary=binary)] for query in ranges(server)])
 
 
 def copy_across(source: PostgresServer, target: PostgresServer) -> float:
@@ -48,7 +48,7 @@ def copy_across(source: PostgresServer, target: PostgresServer) -> float:
             "--command",
             f"COPY {TABLE} FROM STDIN (FORMAT binary)",
         ]
-        return _in_parallel([[_psql_out(source, query), [*into, target.url]] for query in _ranges(source)])
+        return _in_parallel([[_psql_out(source, query), [*into, target.url]] for query in ranges(source)])
 
 
 def subscribe(source: PostgresServer, target: PostgresServer) -> float:
@@ -85,7 +85,7 @@ def _executemany(url: str) -> float:
         return time.perf_counter() - began
 
 
-def _ranges(server: PostgresServer, parts: int = CONNECTIONS) -> list[str]:
+def ranges(server: PostgresServer, parts: int = CONNECTIONS) -> list[str]:
     """The table as queries over equal ranges of pages, the last one bounded by nothing: nobody writes here."""
     with psycopg.connect(server.url) as connection:
         size = "SELECT pg_relation_size(%s::regclass) / current_setting('block_size')::bigint"

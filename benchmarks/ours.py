@@ -84,8 +84,8 @@ def snapshot_to_sqlite(url: str, table: str, connections: int, state: Path, repl
     return _snapshot(url, table, connections, state, f"sqlite:///{replica}")
 
 
-def snapshot_to_postgres(url: str, table: str, connections: int, state: Path, target_url: str) -> float:
-    """The snapshot of a table into another PostgreSQL server."""
+def snapshot_to(url: str, table: str, connections: int, state: Path, target_url: str) -> float:
+    """The snapshot of a table into another server."""
     return _snapshot(url, table, connections, state, target_url)
 
 

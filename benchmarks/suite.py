@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import psycopg
 
-from benchmarks import copying, debezium, latency, memory, ours, streaming
+from benchmarks import copying, debezium, latency, loading, memory, ours, streaming
 from benchmarks.backlog import (
     FINGERPRINT,
     NEW_ROW,
@@ -25,6 +25,7 @@ from benchmarks.backlog import (
 )
 from benchmarks.race import Contender, Heat, attempt, in_own_process, race, surroundings
 from benchmarks.report import Result, result
+from tailrace.testing.mysql import MariaDbServer, MySqlServer
 from tailrace.testing.postgres import PostgresServer
 
 Pairs = Mapping[str, tuple[str, str]]  # a ratio's name: our contender, and the one it is compared with
@@ -136,9 +137,24 @@ def large_transaction(run: Run) -> list[Result]:
 
 
 def bulk_load(run: Run) -> list[Result]:
-    """Into MySQL and MariaDB."""
-    details = run.details(tailrace={"problem": "not yet"})
-    return [result(name, None, details) for name in ("mysql_vs_bulk_load", "mariadb_vs_bulk_load")]
+    """The 2 million rows, copied into MySQL and MariaDB."""
+    rows = run.rows(2_000_000)
+    with PostgresServer.start(settings=SETTINGS) as source:
+        copying.make_rows(source, rows)
+        families = {"mysql_vs_bulk_load": MySqlServer, "mariadb_vs_bulk_load": MariaDbServer}
+        wanted = {name: kind for name, kind in families.items() if name in run.wanted}
+        return [each for name, kind in wanted.items() for each in _bulk(run, name, kind, source, rows)]
+
+
+def _bulk(
+    run: Run, name: str, kind: type[MySqlServer | MariaDbServer], source: PostgresServer, rows: int
+) -> list[Result]:
+    with kind.start(settings=loading.SETTINGS) as target:
+        contenders: dict[str, Contender] = {
+            "snapshot": lambda: _snapshot_to_mysql(source, target),
+            "bulk_load": lambda: _plain_bulk_load(source, target),
+        }
+        return _compare(run, {name: ("snapshot", "bulk_load")}, contenders, rows)
 
 
 GROUPS: dict[Callable[[Run], list[Result]], Sequence[str]] = {
@@ -215,8 +231,23 @@ def _snapshot_to_sqlite(source: PostgresServer) -> float:
 
 def _snapshot_to_postgres(source: PostgresServer, target: PostgresServer) -> float:
     with _folder() as folder, _database(target) as url:
-        seconds = ours.snapshot_to_postgres(source.url, TABLE, copying.CONNECTIONS, folder, url)
+        seconds = ours.snapshot_to(source.url, TABLE, copying.CONNECTIONS, folder, url)
         _require(_postgres_fingerprint(url), _postgres_fingerprint(source.url))
+        return seconds
+
+
+def _snapshot_to_mysql(source: PostgresServer, target: MySqlServer | MariaDbServer) -> float:
+    with _folder() as folder, _mysql_database(target) as name:
+        url = target.url_of(name)
+        seconds = ours.snapshot_to(source.url, TABLE, copying.CONNECTIONS, folder, url)
+        _require(loading.fingerprint(url), _postgres_fingerprint(source.url))
+        return seconds
+
+
+def _plain_bulk_load(source: PostgresServer, target: MySqlServer | MariaDbServer) -> float:
+    with _mysql_database(target) as name:
+        seconds = loading.bulk_load(source, target, name)
+        _require(loading.fingerprint(target.url_of(name)), _postgres_fingerprint(source.url))
         return seconds
 
 
@@ -262,6 +293,15 @@ def _postgres_fingerprint(url: str) -> tuple[int, ...]:
 def _folder() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="tailrace-bench-") as folder:
         yield Path(folder)
+
+
+@contextlib.contextmanager
+def _mysql_database(server: MySqlServer | MariaDbServer) -> Iterator[str]:
+    try:
+        server.create_database("replica")
+        yield "replica"
+    finally:
+        server.drop_database("replica")
 
 
 @contextlib.contextmanager
