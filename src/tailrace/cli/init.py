@@ -36,6 +36,10 @@ sinks:
     url: sqlite:///replica.db
 
     # schemas: {public: main}  # source schema: schema in the sink
+    # tables: {public.orders: sales_orders}      # source table: its name in the sink
+    # columns: {public.orders: {total: amount}}  # source table: {source column: its name in the sink}
+    # misfits: refuse          # values that the sink's type can not hold; or `text`, or `quarantine`
+    # on_error: stop           # at a row that the sink refuses; or `quarantine`
     # max_rows: 1000000      # changes a micro-batch takes at most; transactions stay whole
 
 # The change log. It may be deleted while the pipeline is stopped: nothing is lost or doubled.

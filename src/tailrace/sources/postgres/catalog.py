@@ -21,7 +21,7 @@ SELECT n.nspname, c.relname, c.oid::bigint, c.relkind::text, c.relreplident::tex
     pg_catalog.pg_table_size(c.oid)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition
-    AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_(toast|temp)'
+    AND n.nspname NOT IN ('pg_catalog', 'information_schema', '_tailrace') AND n.nspname !~ '^pg_(toast|temp)'
 ORDER BY 1, 2
 """
 

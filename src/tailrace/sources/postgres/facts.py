@@ -93,7 +93,7 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_class r ON c.relispartition AND r.oid = pg_partition_root(c.oid)
 LEFT JOIN pg_namespace rn ON rn.oid = r.relnamespace
 WHERE (c.relkind IN ('v', 'm', 'f') OR c.relkind IN ('r', 'p') AND c.relispartition)
-    AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname !~ '^pg_(toast|temp)'
+    AND n.nspname NOT IN ('pg_catalog', 'information_schema', '_tailrace') AND n.nspname !~ '^pg_(toast|temp)'
 ORDER BY 1, 2
 """
 
