@@ -1,4 +1,4 @@
-"""A database server as a sink: one sink for all of them, the differences being in its dialect.
+"""A SQL database as a sink: one sink for all of them, the differences being in its dialect.
 
 Tasks stage rows in parallel; the driver merges all tables, with their statuses and the watermark, in one transaction.
 A batch of few rows takes a shorter way with the same promise: its rows travel in the receipts, and there is nothing to
@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 import msgspec
@@ -31,7 +31,14 @@ from tailrace.sinks.sql.merging import absent_keys, delete, move, update, upsert
 from tailrace.sinks.sql.naming import check_collisions
 from tailrace.sinks.sql.sessions import Sessions, transaction
 from tailrace.sinks.sql.staged import StagedChanges, StagedPart, StagedPartial, StagedRows
-from tailrace.sinks.sql.staging import Inline, StagingTables, columns_of, stage_changes
+from tailrace.sinks.sql.staging import (
+    Inline,
+    Staging,
+    StagingInFile,
+    StagingTables,
+    columns_of,
+    stage_changes,
+)
 from tailrace.sinks.sql.tables import SinkTables, gone
 
 INLINE_BYTES = 1 << 20
@@ -67,16 +74,20 @@ class ServerSink:
 
     def check(self) -> None:
         """Changes nothing: what is missing is made by the first snapshot."""
-        with self._sessions.use("being checked") as session:
+        with self._sessions.look("being checked") as session:
             self.dialect.check(session, self.url, self.settings.schemas.values())
 
     def read_state(self) -> SinkState:
-        with self._sessions.use("reading its state") as session:
+        with self._sessions.look("reading its state") as session:
             return self._notes.read(session) if self._notes.exists(session) else SinkState(None, {}, {})
+
+    def count_rows(self, schema: TableSchema, seconds: float) -> int | None:
+        with self._sessions.look(f"counting {schema.table}") as session:
+            return self.dialect.count(session, self.dialect.qualified(self._target(schema)), seconds)
 
     def forget(self) -> None:
         with self._sessions.use("forgetting the pipeline") as session:
-            if self._notes.exists(session):
+            if self.dialect.is_there(self.url) and self._notes.exists(session):
                 with transaction(session):
                     session.lock(self.owner)
                     self._notes.forget(session)
@@ -86,8 +97,9 @@ class ServerSink:
     def clean(self) -> None:
         """Drop the staging tables of dead batches, once no commit of a dead driver is under way any more."""
         with self._sessions.use("removing what was staged") as session:
-            with transaction(session):
-                session.lock(self.owner)
+            if self.dialect.is_there(self.url):
+                with transaction(session):
+                    session.lock(self.owner)
             self._drop(session, self.dialect.staging_tables(session, self.url, self._prefix))
 
     def close(self) -> None:
@@ -97,16 +109,13 @@ class ServerSink:
 
     def stage(self, batch: str, part: int, changes: Iterable[NetChanges]) -> StagedPart:
         pieces = composed(changes)
-        few, more = _few(pieces, INLINE_BYTES)
+        few, more = _few(pieces, min(INLINE_BYTES, self.dialect.most_inline_bytes))
         if not more:
             inline = Inline(self.dialect)
             return StagedPart(tuple(stage_changes(inline, piece) for piece in few))
-        with self._sessions.open("staging a batch") as session:
-            self._create_notes(session)
-            with transaction(session):
-                tables = StagingTables(self.dialect, session, self._new_table)
-                staged = tuple(stage_changes(tables, piece) for piece in itertools.chain(few, pieces))
-        return StagedPart(staged, tuple(tables.names))
+        with self._staging() as staging:
+            staged = tuple(stage_changes(staging, piece) for piece in itertools.chain(few, pieces))
+        return StagedPart(staged, tuple(staging.names))
 
     def commit(self, batch: Batch, fetch: FetchRows) -> int:
         """The order that matters: is it new, apply, remember, commit. What was staged goes, whatever came of it."""
@@ -139,7 +148,7 @@ class ServerSink:
                 session.execute(f"DELETE FROM {table}")
             if changes.deletes is not None:
                 rows = session.relation(changes.deletes)
-                session.merge(delete(self.dialect, table, schema, rows), rows)
+                session.merge(delete(self.dialect, session, table, schema, rows), rows)
             if changes.upserts is not None:
                 self._upsert(session, table, schema, changes.upserts, is_single_key=is_single_key)
             for partial in changes.partials:
@@ -172,10 +181,8 @@ class ServerSink:
 
     def _require(self, session: Session, staged: list[str]) -> None:
         """A server that crashed has emptied its unlogged tables: what is not there must be staged again."""
-        if staged:
-            looks = ", ".join(f"EXISTS (SELECT 1 FROM {table})" for table in staged)
-            if not all(session.execute(f"SELECT {looks}")[0]):
-                raise SinkUnavailable(f"sink {self.name}: what was staged for this batch is gone: the server crashed")
+        if staged and not self.dialect.is_staged(session, staged):
+            raise SinkUnavailable(f"sink {self.name}: what was staged for this batch is gone, as after a crash")
 
     # --- snapshots
 
@@ -221,13 +228,14 @@ class ServerSink:
             existing = self.dialect.existing(session, target)
             if existing is None:
                 raise gone(schema, target)
-            failpoints.reached("chunk-before-load")
             loader = ChunkLoader(self.dialect, session, self._new_table)
-            with transaction(session):
-                if self._notes.is_loaded(session, mark):
-                    return 0
-                loader.load(self.dialect.qualified(target), schema, existing, batches)
-                self._notes.mark_loaded(session, mark, loader.rows)
+            with loader.gathered(schema, batches) as rows:
+                failpoints.reached("chunk-before-load")
+                with transaction(session):
+                    if self._notes.is_loaded(session, mark):
+                        return 0
+                    loader.load(self.dialect.qualified(target), schema, existing, rows)
+                    self._notes.mark_loaded(session, mark, loader.rows)
             failpoints.reached("chunk-loaded")
             return loader.rows
 
@@ -289,7 +297,20 @@ class ServerSink:
                 self._notes.create(session)
         self._has_notes = True
 
-    # --- staging tables
+    # --- staging
+
+    @contextmanager
+    def _staging(self) -> Iterator[Staging]:
+        """Where a task writes what is too much for its receipt."""
+        name = self._new_table()
+        if (file := self.dialect.staging_file(name)) is not None:
+            with self._sessions.errors("staging a batch"), closing(file):
+                yield StagingInFile(self.dialect, file, name)
+            return
+        with self._sessions.open("staging a batch") as session:
+            self._create_notes(session)
+            with transaction(session):
+                yield StagingTables(self.dialect, session, self._new_table)
 
     @property
     def _prefix(self) -> str:
@@ -317,9 +338,9 @@ class ServerSink:
         litter, self._litter = self._litter, []
         self._drop(session, staged + litter)
 
-    def _drop(self, session: Session, tables: list[str]) -> None:
-        for table in tables:
-            session.execute(self.dialect.drop_staging(table))
+    def _drop(self, session: Session, staged: list[str]) -> None:
+        for name in staged:
+            self.dialect.drop_staged(session, name)
 
 
 def _few(pieces: Iterator[NetChanges], most_bytes: int) -> tuple[list[NetChanges], bool]:
