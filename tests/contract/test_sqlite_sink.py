@@ -20,7 +20,8 @@ from tailrace.model.lifecycle import TableState
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.model.types import ColumnType, Kind
 from tailrace.sinks.base import Batch
-from tailrace.sinks.sql import server, sqlite_session
+from tailrace.sinks.sql import sink as sql_sink
+from tailrace.sinks.sql import sqlite_session
 from tailrace.sinks.sql.sqlite import SqliteSink
 from tailrace.testing.sample_values import DIGITS, SAMPLES, TEXTS, UUIDS
 from tailrace.testing.sink_changes import (
@@ -163,7 +164,7 @@ class TestStagedSqliteSink(TestSqliteSink):
 
     @pytest.fixture(autouse=True)
     def nothing_inline(self, monkeypatch):
-        monkeypatch.setattr(server, "INLINE_BYTES", -1)
+        monkeypatch.setattr(sql_sink, "INLINE_BYTES", -1)
 
 
 def test_the_mapping_of_every_type_is_tested():
@@ -239,7 +240,7 @@ def test_a_file_that_somebody_else_has_locked_is_tried_again(sink, tmp_path, mon
 
 
 def test_as_many_parts_as_the_sink_asks_for_are_committed_together(sink, rows, monkeypatch):
-    monkeypatch.setattr(server, "INLINE_BYTES", -1)
+    monkeypatch.setattr(sql_sink, "INLINE_BYTES", -1)
     parts = tuple(sink.stage("batch", n, [net(ITEMS, [(n, "a", None)])]) for n in range(sink.max_parts))
     sink.commit(Batch(parts, watermark(10)), SourceRows(ITEMS))
     assert len(rows(ITEMS)) == sink.max_parts
@@ -258,14 +259,14 @@ def test_a_path_with_odd_characters_is_that_path(tmp_path):
 
 
 def test_a_staging_folder_with_odd_characters_is_that_folder(sink, rows, tmp_path, monkeypatch):
-    monkeypatch.setattr(server, "INLINE_BYTES", -1)
+    monkeypatch.setattr(sql_sink, "INLINE_BYTES", -1)
     sink.dialect.file = msgspec.structs.replace(sink.dialect.file, scratch=tmp_path / "100% sure? #1 ü")
     apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
     assert rows(ITEMS) == [(1, "a", None)]
 
 
 def test_what_was_staged_in_a_file_that_is_gone_is_staged_again(sink, monkeypatch):
-    monkeypatch.setattr(server, "INLINE_BYTES", -1)
+    monkeypatch.setattr(sql_sink, "INLINE_BYTES", -1)
     part = sink.stage("batch", 0, [net(ITEMS, [(1, "a", None)])])
     sink.clean()
     with pytest.raises(SinkUnavailable, match="is gone"):

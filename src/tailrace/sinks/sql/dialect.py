@@ -1,6 +1,6 @@
 """In what the databases differ: names, types, statements, and how rows become bytes.
 
-`ServerSink` does the work; its `Dialect` says how the database spells it and never talks to it by itself, its `Session`
+`SqlSink` does the work; its `Dialect` says how the database spells it and never talks to it by itself, its `Session`
 is one connection.
 """
 

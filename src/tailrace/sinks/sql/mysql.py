@@ -31,7 +31,7 @@ from tailrace.sinks.sql.dialect import (
 from tailrace.sinks.sql.mysql_session import MySqlSession, database_of, explain, server_of
 from tailrace.sinks.sql.mysql_text import rows_text
 from tailrace.sinks.sql.naming import flat_name
-from tailrace.sinks.sql.server import ServerSink
+from tailrace.sinks.sql.sink import SqlSink
 from tailrace.sinks.sql.staged import COPIES, Relation, StagedColumn
 
 OURS = "_tailrace_"
@@ -261,14 +261,14 @@ def _digest(columns: Sequence[tuple[str, ColumnType]]) -> str:
     return f"SHA2(CONCAT({', '.join(parts)}), 256)"
 
 
-class MySqlSink(ServerSink):
+class MySqlSink(SqlSink):
     """`mysql://…` as a sink."""
 
     def __init__(self, pipeline: config.Pipeline, name: str) -> None:
         super().__init__(MySqlDialect(), _with_database(pipeline, name), name)
 
 
-class MariaDbSink(ServerSink):
+class MariaDbSink(SqlSink):
     """`mariadb://…` as a sink."""
 
     def __init__(self, pipeline: config.Pipeline, name: str) -> None:

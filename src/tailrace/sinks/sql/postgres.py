@@ -30,7 +30,7 @@ from tailrace.sinks.sql.dialect import (
 from tailrace.sinks.sql.postgres_arrays import array_literals
 from tailrace.sinks.sql.postgres_binary import array_of, copy_rows
 from tailrace.sinks.sql.postgres_session import PostgresSession, explain, server_of
-from tailrace.sinks.sql.server import ServerSink
+from tailrace.sinks.sql.sink import SqlSink
 from tailrace.sinks.sql.staged import COPIES, Relation, StagedColumn
 
 SCHEMA = "_tailrace"
@@ -235,7 +235,7 @@ def _sendable(field: Field) -> tuple[ColumnType, pa.Array]:
     return field.type, field.array
 
 
-class PostgresSink(ServerSink):
+class PostgresSink(SqlSink):
     """`postgresql://…` as a sink."""
 
     def __init__(self, pipeline: config.Pipeline, name: str) -> None:

@@ -29,7 +29,7 @@ from tailrace.sinks.sql.dialect import (
     Target,
 )
 from tailrace.sinks.sql.naming import flat_name
-from tailrace.sinks.sql.server import ServerSink
+from tailrace.sinks.sql.sink import SqlSink
 from tailrace.sinks.sql.sqlite_session import SqliteFile, SqliteSession, explain
 from tailrace.sinks.sql.sqlite_staging import SqliteStagingFile
 from tailrace.sinks.sql.staged import COPIES, Relation, StagedColumn
@@ -272,7 +272,7 @@ def _literal(text: str) -> str:
     return f"'{escaped}'"
 
 
-class SqliteSink(ServerSink):
+class SqliteSink(SqlSink):
     """`sqlite:///…` as a sink."""
 
     max_parts = MAX_PARTS

@@ -52,7 +52,7 @@ class Ready(NamedTuple):
     is_single_key: bool
 
 
-class ServerSink:
+class SqlSink:
     """Picklable: connections are made where they are used. Several threads may use it at once."""
 
     max_parts = 64
