@@ -10,7 +10,7 @@ from tailrace.errors import SinkRejected
 from tailrace.model.lifecycle import TableState
 from tailrace.model.schema import Column, TableSchema
 from tailrace.model.text import to_text
-from tailrace.sinks.sql import server
+from tailrace.sinks.sql import sink as sql_sink
 from tailrace.testing.sample_values import SAMPLES
 from tailrace.testing.sink_changes import INT, SourceRows, apply, chunk, net, partial, status, watermark
 
@@ -21,7 +21,7 @@ NAMES = sorted(REFUSED)
 
 @pytest.fixture(params=[1 << 20, -1], ids=["inline", "staged"], autouse=True)
 def inline_bytes(request, monkeypatch):
-    monkeypatch.setattr(server, "INLINE_BYTES", request.param)
+    monkeypatch.setattr(sql_sink, "INLINE_BYTES", request.param)
 
 
 def table(name: str) -> tuple[TableSchema, pa.RecordBatch]:

@@ -19,7 +19,8 @@ from tailrace.model.lifecycle import TableState
 from tailrace.model.schema import Column, TableSchema
 from tailrace.model.types import ColumnType, Kind, arrow_type
 from tailrace.sinks.base import Batch
-from tailrace.sinks.sql import mysql_session, server
+from tailrace.sinks.sql import mysql_session
+from tailrace.sinks.sql import sink as sql_sink
 from tailrace.sinks.sql.mysql import MariaDbSink, MySqlSink
 from tailrace.testing.sample_values import SAMPLES, TEXTS, UUIDS
 from tailrace.testing.sink_changes import (
@@ -147,7 +148,7 @@ def rows(query) -> Callable[[TableSchema], list[tuple]]:
 class TestMySqlSink(SinkContract):
     @pytest.fixture(params=[1 << 20, -1], ids=["inline", "staged"], autouse=True)
     def inline_bytes(self, request, monkeypatch):
-        monkeypatch.setattr(server, "INLINE_BYTES", request.param)
+        monkeypatch.setattr(sql_sink, "INLINE_BYTES", request.param)
 
     @pytest.fixture
     def inventory(self, query) -> Callable[[], list[str]]:
@@ -169,7 +170,7 @@ class TestMySqlSink(SinkContract):
 class TestMySqlSettings(RenamesContract, QuarantineContract):
     @pytest.fixture(autouse=True)
     def nothing_inline(self, monkeypatch):
-        monkeypatch.setattr(server, "INLINE_BYTES", -1)
+        monkeypatch.setattr(sql_sink, "INLINE_BYTES", -1)
 
     @pytest.fixture
     def refuse(self, query) -> Refuse:

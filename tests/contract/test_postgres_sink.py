@@ -18,7 +18,8 @@ from tailrace.model.lifecycle import TableState
 from tailrace.model.schema import Column, TableSchema
 from tailrace.model.types import ColumnType, Kind
 from tailrace.sinks.base import Batch
-from tailrace.sinks.sql import postgres_session, server, sessions
+from tailrace.sinks.sql import postgres_session, sessions
+from tailrace.sinks.sql import sink as sql_sink
 from tailrace.sinks.sql.postgres import PostgresSink
 from tailrace.testing.plugin import requires
 from tailrace.testing.postgres import PostgresServer
@@ -175,7 +176,7 @@ class TestStagedPostgresSink(TestPostgresSink):
 
     @pytest.fixture(autouse=True)
     def nothing_inline(self, monkeypatch):
-        monkeypatch.setattr(server, "INLINE_BYTES", -1)
+        monkeypatch.setattr(sql_sink, "INLINE_BYTES", -1)
 
 
 def test_the_mapping_of_every_type_is_tested():
@@ -192,7 +193,7 @@ def staging_tables(query) -> list[str]:
 
 @pytest.fixture
 def staged_only(monkeypatch) -> None:
-    monkeypatch.setattr(server, "INLINE_BYTES", -1)
+    monkeypatch.setattr(sql_sink, "INLINE_BYTES", -1)
 
 
 @pytest.mark.usefixtures("staged_only")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -18,7 +20,8 @@ from tailrace.model.lifecycle import TableState
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.model.types import ColumnType, Kind
 from tailrace.sinks.base import Batch
-from tailrace.sinks.sql import sqlite as module
+from tailrace.sinks.sql import sink as sql_sink
+from tailrace.sinks.sql import sqlite_session
 from tailrace.sinks.sql.sqlite import SqliteSink
 from tailrace.testing.sample_values import DIGITS, SAMPLES, TEXTS, UUIDS
 from tailrace.testing.sink_changes import (
@@ -33,9 +36,11 @@ from tailrace.testing.sink_changes import (
     net,
     partial,
     status,
+    table_of,
     watermark,
 )
 from tailrace.testing.sink_contract import SinkContract
+from tailrace.testing.sink_contract_settings import QuarantineContract, Refuse, RenamesContract
 
 EXPECTED = {
     "boolean": [1, 0, None],
@@ -117,6 +122,18 @@ def query(tmp_path) -> Callable[..., list[tuple]]:
 
 
 @pytest.fixture
+def execute(tmp_path) -> Callable[..., None]:
+    """Somebody else changes the file."""
+
+    def run(*statements: str) -> None:
+        with closing(sqlite3.connect(tmp_path / "replica.db", isolation_level=None)) as somebody:
+            for statement in statements:
+                somebody.execute(statement)
+
+    return run
+
+
+@pytest.fixture
 def rows(query) -> Callable[[TableSchema], list[tuple]]:
     def read(schema: TableSchema) -> list[tuple]:
         name = schema.name if schema.schema == "public" else f"{schema.schema}_{schema.name}"
@@ -125,7 +142,21 @@ def rows(query) -> Callable[[TableSchema], list[tuple]]:
     return read
 
 
-class TestSqliteSink(SinkContract):
+class TestSqliteSink(SinkContract, RenamesContract, QuarantineContract):
+    @pytest.fixture
+    def refuse(self, tmp_path) -> Refuse:
+        """A CHECK can not be added to a table of SQLite's, a trigger can."""
+
+        def forbid(schema: TableSchema, column: str, value: str) -> None:
+            with closing(sqlite3.connect(tmp_path / "replica.db")) as connection:
+                for event in ("INSERT", "UPDATE"):
+                    connection.execute(
+                        f"CREATE TRIGGER forbid_{event} BEFORE {event} ON {quote(schema.name)}"
+                        f" WHEN NEW.{quote(column)} = '{value}' BEGIN SELECT RAISE(ABORT, 'forbidden'); END"
+                    )
+
+        return forbid
+
     @pytest.fixture
     def inventory(self, tmp_path) -> Callable[[], list[str]]:
         def everything() -> list[str]:
@@ -143,6 +174,14 @@ class TestSqliteSink(SinkContract):
         return EXPECTED
 
 
+class TestStagedSqliteSink(TestSqliteSink):
+    """The same by way of staging files, which only larger batches take."""
+
+    @pytest.fixture(autouse=True)
+    def nothing_inline(self, monkeypatch):
+        monkeypatch.setattr(sql_sink, "INLINE_BYTES", -1)
+
+
 def test_the_mapping_of_every_type_is_tested():
     assert {sample.type.kind for sample in SAMPLES.values()} == set(Kind)
     assert EXPECTED.keys() == SAMPLES.keys()
@@ -154,7 +193,10 @@ def test_the_mapping_of_every_type_is_tested():
 def test_the_file_is_in_wal_mode_and_commits_are_synced(sink, query):
     apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
     assert query("PRAGMA journal_mode") == [("wal",)]
-    assert sink._open().execute("PRAGMA synchronous").fetchone() == (2,)
+    with sink._sessions.use("being tested") as session:
+        session.begin()
+        assert session.execute("PRAGMA synchronous") == [(2,)]
+        session.rollback()
 
 
 def test_columns_have_the_best_matching_types_and_the_key(sink, query):
@@ -174,10 +216,13 @@ def test_an_integer_key_is_the_row_id(sink, query):
     assert query("SELECT rowid FROM items") == [(41,)]
 
 
-def test_checking_makes_no_file(sink, tmp_path):
+def test_nothing_but_a_write_makes_the_file(sink, tmp_path):
     sink.check()
+    sink.clean()
+    sink.forget()
     assert sink.read_state().watermark is None
-    assert not (tmp_path / "replica.db").exists()
+    assert sink.count_rows(ITEMS, 10) is None
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_is_missing_is_one_clear_sentence_with_the_remedy(tmp_path):
@@ -198,7 +243,7 @@ def test_a_file_that_is_no_database_is_refused(sink, tmp_path):
 
 
 def test_a_file_that_somebody_else_has_locked_is_tried_again(sink, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "BUSY_SECONDS", 0.01)
+    monkeypatch.setattr(sqlite_session, "BUSY_SECONDS", 0.01)
     apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
     sink.close()
     with closing(sqlite3.connect(tmp_path / "replica.db", isolation_level=None)) as somebody:
@@ -209,15 +254,8 @@ def test_a_file_that_somebody_else_has_locked_is_tried_again(sink, tmp_path, mon
     assert sink.read_state().watermark == watermark(20)
 
 
-def test_a_table_that_somebody_else_made_differently_is_refused(sink, tmp_path):
-    with closing(sqlite3.connect(tmp_path / "replica.db")) as somebody:
-        somebody.execute("CREATE TABLE items (id INTEGER, name TEXT, notes TEXT)")  # no key to match rows by
-    with pytest.raises(SinkRejected, match="sink replica"):
-        apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
-    assert sink.read_state().watermark is None
-
-
-def test_as_many_parts_as_the_sink_asks_for_are_committed_together(sink, rows):
+def test_as_many_parts_as_the_sink_asks_for_are_committed_together(sink, rows, monkeypatch):
+    monkeypatch.setattr(sql_sink, "INLINE_BYTES", -1)
     parts = tuple(sink.stage("batch", n, [net(ITEMS, [(n, "a", None)])]) for n in range(sink.max_parts))
     sink.commit(Batch(parts, watermark(10)), SourceRows(ITEMS))
     assert len(rows(ITEMS)) == sink.max_parts
@@ -227,10 +265,170 @@ def test_a_path_with_odd_characters_is_that_path(tmp_path):
     folder = tmp_path / "100% sure? #1 ü"
     folder.mkdir()
     sink = SqliteSink(msgspec.structs.replace(pipeline(folder, "shop")), "replica")
-    sink.path = str(folder / "a%20b?.db")
+    sink.dialect.file = msgspec.structs.replace(sink.dialect.file, path=folder / "a%20b?.db")
+    apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
+    assert sink.read_state().watermark == watermark(10)
+    sink.close()
+    assert sink.read_state().watermark == watermark(10)
+    assert (folder / "a%20b?.db").exists()
+
+
+def test_a_staging_folder_with_odd_characters_is_that_folder(sink, rows, tmp_path, monkeypatch):
+    monkeypatch.setattr(sql_sink, "INLINE_BYTES", -1)
+    sink.dialect.file = msgspec.structs.replace(sink.dialect.file, scratch=tmp_path / "100% sure? #1 ü")
+    apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
+    assert rows(ITEMS) == [(1, "a", None)]
+
+
+def test_what_was_staged_in_a_file_that_is_gone_is_staged_again(sink, monkeypatch):
+    monkeypatch.setattr(sql_sink, "INLINE_BYTES", -1)
+    part = sink.stage("batch", 0, [net(ITEMS, [(1, "a", None)])])
+    sink.clean()
+    with pytest.raises(SinkUnavailable, match="is gone"):
+        sink.commit(Batch((part,), watermark(10)), SourceRows(ITEMS))
+    assert sink.read_state().watermark is None
+
+
+def test_looking_leaves_no_trace(sink, tmp_path):
     apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
     sink.close()
-    assert (folder / "a%20b?.db").exists()
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    assert sink.read_state().watermark == watermark(10)
+    assert sink.count_rows(ITEMS, 10) == 1
+    sink.check()
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_a_reader_is_told_of_what_is_committed_and_not_yet_in_the_file_itself(sink, make_sink):
+    apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
+    beside = make_sink()
+    assert beside.read_state().watermark == watermark(10)
+    assert beside.count_rows(ITEMS, 10) == 1
+    assert beside.count_rows(ORDERS, 10) is None
+
+
+def test_chunks_of_several_tasks_wait_for_each_other_and_not_for_the_source(sink, rows):
+    numbers = range(8)
+    sink.begin_snapshot(status(ORDERS, TableState.SNAPSHOT), [chunk(ORDERS, n) for n in numbers], clear=True)
+    everybody_reads = threading.Barrier(len(numbers))
+
+    def load(number: int) -> int:
+        def reading():
+            everybody_reads.wait(30)
+            yield table_of(ORDERS, [(number, number)])
+
+        return sink.load_chunk(ORDERS, chunk(ORDERS, number), reading())
+
+    with ThreadPoolExecutor(len(numbers)) as pool:
+        assert list(pool.map(load, numbers)) == [1] * len(numbers)
+    assert sorted(rows(ORDERS)) == [(n, n) for n in numbers]
+
+
+# --- tables that are there already -----------------------------------------------------------------------------------
+
+
+def test_an_existing_table_is_used_with_its_extra_columns(sink, query, execute):
+    execute("CREATE TABLE items (id INT NOT NULL UNIQUE, at TEXT DEFAULT 'now' NOT NULL, name VARCHAR(9), own INT)")
+    sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [chunk(ITEMS)], clear=True)
+    sink.load_chunk(ITEMS, chunk(ITEMS), iter([table_of(ITEMS, [(1, "a", "x")])]))
+    execute("UPDATE items SET own = 7")
+    apply(sink, [net(ITEMS, [(1, "b", "y"), (2, "c", None)])], 10)
+    found = query("SELECT id, name, notes, own, at FROM items ORDER BY id")
+    assert found == [(1, "b", "y", 7, "now"), (2, "c", None, None, "now")]
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ("id INTEGER PRIMARY KEY, name INTEGER", "column name of table items in the sink is INTEGER"),
+        ("id REAL PRIMARY KEY", r"column id .* is REAL, and public\.items\.id .bigint. needs INTEGER"),
+        ("id INTEGER PRIMARY KEY, name DECIMAL(9, 2)", r"is DECIMAL\(9, 2\), and .* needs TEXT"),
+        ("id INTEGER PRIMARY KEY, own INT NOT NULL", "column own .* must have a value"),
+        ("id INTEGER, name TEXT, notes TEXT", r"no unique index on \(id\)"),
+        ("id INTEGER, name TEXT, PRIMARY KEY (id, name)", r"no unique index on \(id\)"),
+        ("id INTEGER COLLATE NOCASE UNIQUE", r"no unique index on \(id\)"),
+    ],
+)
+def test_an_existing_table_that_can_not_take_the_rows_is_refused(sink, execute, columns, words):
+    execute(f"CREATE TABLE items ({columns})")
+    for use in (
+        lambda: sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True),
+        lambda: apply(sink, [net(ITEMS, [(1, "a", None)])], 10),
+    ):
+        with pytest.raises(SinkRejected, match=words):
+            use()
+    assert sink.read_state().watermark is None
+
+
+def test_rows_of_somebody_else_are_never_cleared_away(sink, query, execute):
+    execute("CREATE TABLE items (id INTEGER PRIMARY KEY)", "INSERT INTO items VALUES (1)")
+    with pytest.raises(SinkRejected, match="items has rows that tailrace did not write"):
+        sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True)
+    assert query("SELECT count(*) FROM items") == [(1,)]
+
+
+def test_a_table_that_somebody_made_in_the_place_of_ours_is_theirs(sink, query, execute):
+    sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True)
+    sink.forget()
+    execute("DROP TABLE items", "CREATE TABLE items (id INTEGER PRIMARY KEY)", "INSERT INTO items VALUES (1)")
+    with pytest.raises(SinkRejected, match="items has rows that tailrace did not write"):
+        sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True)
+
+
+def test_a_table_of_another_pipeline_is_refused_until_that_is_dropped(sink, make_sink, query):
+    other = make_sink("other")
+    other.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True)
+    apply(other, [net(ITEMS, [(1, "a", None)])], 10)
+    with pytest.raises(SinkRejected, match="items belongs to other/replica"):
+        sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True)
+    other.forget()
+    other.close()
+    sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True)
+    assert query("SELECT count(*) FROM items") == [(0,)]
+    assert query("SELECT note FROM _tailrace_made") == [("made by tailrace for shop/replica",)]
+
+
+def test_a_table_that_we_made_is_made_again_when_its_types_change(sink, query):
+    sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True)
+    changed = msgspec.structs.replace(ITEMS, columns=(*ITEMS.columns[:2], Column("notes", INT)))
+    sink.begin_snapshot(status(changed, TableState.SNAPSHOT, generation=2), [], clear=True)
+    assert [type_ for _, name, type_, *_ in query("PRAGMA table_info(items)") if name == "notes"] == ["INTEGER"]
+
+
+def test_a_table_that_we_made_is_ours_after_it_got_a_column(sink, make_sink, query):
+    apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
+    wider = msgspec.structs.replace(ITEMS, columns=(*ITEMS.columns, Column("added", INT)))
+    apply(sink, [net(wider, [(2, "b", None, 5)])], 20)
+    sink.begin_snapshot(status(wider, TableState.SNAPSHOT), [], clear=True)
+    assert query("SELECT count(*) FROM items") == [(0,)]
+
+
+def test_indexes_and_views_of_others_survive_a_new_snapshot(sink, query, execute):
+    apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
+    execute("CREATE INDEX by_name ON items (name)", "CREATE VIEW names AS SELECT name FROM items")
+    sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True)
+    assert query("SELECT name FROM sqlite_master WHERE name = 'by_name'") == [("by_name",)]
+    assert query("SELECT * FROM names") == []
+
+
+def test_a_table_that_somebody_dropped_is_one_clear_sentence(sink, execute):
+    sink.begin_snapshot(status(ITEMS), [], clear=True)
+    apply(sink, [net(ITEMS, [(1, "a", None)])], 5)
+    execute("DROP TABLE items")
+    with pytest.raises(SinkRejected, match=r"merging public\.items.*no such table"):
+        apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
+    with pytest.raises(SinkRejected, match="table items is gone from the sink") as caught:
+        apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
+    assert "tailrace snapshot public.items" in caught.value.hint
+    assert sink.read_state().watermark == watermark(5)
+
+
+def test_doubles_go_unchanged_into_a_column_that_somebody_declared_real(sink, rows, execute):
+    schema = TableSchema("public", "floats", (Column("id", INT), Column("x", FLOAT)), ("id",))
+    execute("CREATE TABLE floats (id INTEGER PRIMARY KEY, x REAL)")
+    values = list(enumerate([0.1, 1.0, 1e300, 5e-324, float("inf"), None]))
+    apply(sink, [net(schema, [*values, (9, float("nan"))])], 10)
+    assert rows(schema) == [*values, (9, "NaN")]
 
 
 # --- names -----------------------------------------------------------------------------------------------------------
@@ -283,13 +481,13 @@ def test_rows_without_a_key_are_looked_up_and_not_each_compared_with_the_whole_t
     """Or deleting ten thousand rows of a hundred thousand would take minutes."""
     apply(sink, [net(LOOSE, [(1, "a")])], 10)
     statements: list[str] = []
-    sink._open().set_trace_callback(statements.append)
+    with sink._sessions.use("being tested") as session:
+        session.connection.set_trace_callback(statements.append)
     apply(sink, [net(LOOSE, deletes=[(1, "a")], copies=[1])], 20)
     (statement,) = [text for text in statements if text.startswith("DELETE") and "loose" in text]
     with closing(sqlite3.connect(":memory:")) as plain:
         plain.execute("CREATE TABLE loose (x INTEGER, y TEXT)")
-        plain.execute("ATTACH ':memory:' AS part0")
-        plain.execute("CREATE TABLE part0.s1 (c0, c1, x0)")
+        plain.execute("CREATE TABLE temp._tailrace_rows_0 (c0, c1, c2)")
         plan = [row[3] for row in plain.execute(f"EXPLAIN QUERY PLAN {statement}")]
     assert any("SEARCH t USING AUTOMATIC COVERING INDEX (x=? AND y=?)" in step for step in plan)
 

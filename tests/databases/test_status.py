@@ -23,7 +23,7 @@ from tailrace.model.watermark import Watermark
 from tailrace.pipeline import status
 from tailrace.pipeline.status import RunState
 from tailrace.sinks.base import Batch, ChunkMark
-from tailrace.sinks.sql import sqlite_peek
+from tailrace.sinks.sql import sqlite_session
 from tailrace.sinks.sql.sqlite import SqliteSink
 from tailrace.testing.processes import wait_until
 
@@ -115,7 +115,7 @@ def stopped(file):
         sink.begin_snapshot(TableStatus(schema.table, state, place, schema, 2, rows=500), marks, clear=True)
     sink.commit(Batch(watermark=Watermark("log", 9, "0/20")), fetch=None)
     sink.close()
-    with sqlite3.connect(sink.path) as connection:
+    with sqlite3.connect(config.sqlite_path(sink.url)) as connection:
         connection.executemany("INSERT INTO parts VALUES (?)", [[number] for number in range(498)])
     connection.close()
     return file
@@ -156,7 +156,7 @@ def test_a_source_that_is_down_is_said_and_the_rest_is_told(stopped, capsys):
 
 def test_what_takes_long_to_count_is_not_counted(stopped, monkeypatch, capsys):
     monkeypatch.setattr(status, "COUNT_SECONDS", -1.0)
-    monkeypatch.setattr(sqlite_peek, "STEPS", 1)
+    monkeypatch.setattr(sqlite_session, "STEPS", 1)
     assert lines_of(stopped)["public.parts"].rows is None
     main(["status", str(stopped)])
     assert "not counted" in capsys.readouterr().out

@@ -19,9 +19,7 @@ from tailrace.log.reader import LogReader
 from tailrace.log.storage import Storage
 from tailrace.model.lifecycle import TableState, TableStatus
 from tailrace.model.watermark import Watermark
-from tailrace.sinks.base import ChunkMark, SinkState
-from tailrace.sinks.sql.sqlite import SqliteSink
-from tailrace.sinks.sql.sqlite_peek import SqlitePeek
+from tailrace.sinks.base import ChunkMark, Sink, SinkState
 from tailrace.spark.layout import LOG
 
 try:
@@ -115,27 +113,24 @@ def run_state(state: str) -> RunState:
 
 
 def _sink_lines(pipeline: config.Pipeline, name: str, around: _Surroundings) -> list[TableLine]:
-    sink = registry.sink_class(pipeline.sinks[name].url)(pipeline, name)
-    view = SqlitePeek(sink) if isinstance(sink, SqliteSink) else sink
+    sink: Sink = registry.sink_class(pipeline.sinks[name].url)(pipeline, name)
     try:
-        state: SinkState | None = view.read_state()
-        if state is None:
-            return []
-        return [_line(name, view, status, state, around) for _, status in sorted(state.tables.items())]
+        state = sink.read_state()
+        return [_line(name, sink, status, state, around) for _, status in sorted(state.tables.items())]
     finally:
-        view.close()
+        sink.close()
 
 
-def _line(sink: str, view: Any, status: TableStatus, state: SinkState, around: _Surroundings) -> TableLine:
+def _line(name: str, sink: Sink, status: TableStatus, state: SinkState, around: _Surroundings) -> TableLine:
     is_live = status.state is TableState.LIVE
     mark = state.watermark if is_live and state.watermark is not None else status.watermark
     chunks = [chunk for chunk in state.chunks.get(status.table, []) if chunk.generation == status.generation]
     is_copying = status.state is TableState.SNAPSHOT
     return TableLine(
-        sink=sink,
+        sink=name,
         table=status.table,
         state=status.state,
-        rows=view.count(status.schema, COUNT_SECONDS) if isinstance(view, SqlitePeek) else None,
+        rows=sink.count_rows(status.schema, COUNT_SECONDS),
         copied=_copied(status, chunks),
         chunks_loaded=sum(chunk.is_loaded for chunk in chunks) if is_copying else None,
         chunks=len(chunks) if is_copying else None,

@@ -78,7 +78,11 @@ class Sink(Protocol):
     def check(self) -> None:
         """Raise if the sink can not be used."""
 
-    def read_state(self) -> SinkState: ...
+    def read_state(self) -> SinkState:
+        """Empty where the sink, or what it remembers, is not there yet. Creates and changes nothing."""
+
+    def count_rows(self, schema: TableSchema, seconds: float) -> int | None:
+        """The rows of a table at this moment; None if the sink can not tell within `seconds`. Changes nothing."""
 
     def stage(self, batch: str, part: int, changes: Iterable[NetChanges]) -> Any:
         """In a task: write `changes` where no reader sees them. Returns a small picklable receipt."""

@@ -48,6 +48,9 @@ class NullSink:
         }
         return SinkState(note.watermark, note.tables, marks)
 
+    def count_rows(self, schema: TableSchema, seconds: float) -> int | None:
+        return None
+
     def stage(self, batch: str, part: int, changes: Iterable[NetChanges]) -> NullPart:
         return NullPart((), sum(piece.count for piece in changes))
 

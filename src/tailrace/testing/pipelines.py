@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -24,7 +23,6 @@ from tailrace.errors import SinkError
 from tailrace.model.lifecycle import TableState
 from tailrace.sinks.base import SinkState
 from tailrace.sinks.sql.sqlite import SqliteSink
-from tailrace.sinks.sql.sqlite_peek import SqlitePeek
 from tailrace.sources.postgres.positions import reached
 from tailrace.testing.processes import wait_until
 
@@ -199,13 +197,10 @@ class Replica:
 
     def state(self) -> SinkState:
         """Empty while there is no file, or one that is just being made."""
-        view = SqlitePeek(SqliteSink(self._pipeline, self._sink))
         try:
-            return view.read_state() or SinkState(None, {}, {})
-        except (SinkError, sqlite3.Error):
+            return SqliteSink(self._pipeline, self._sink).read_state()
+        except SinkError:
             return SinkState(None, {}, {})
-        finally:
-            view.close()
 
     def is_copying(self) -> bool:
         """In the middle of a snapshot: some chunks of a table are loaded, others are not."""

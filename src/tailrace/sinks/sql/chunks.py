@@ -1,8 +1,10 @@
-"""A snapshot's chunk at load speed: straight into the table, and by way of a staging table where that is not possible.
+"""A snapshot's chunk at load speed: straight into the table, and by way of staged rows where that is not possible.
 
 The straight way fails when a row's key is there already: after a crash, chunks are read under a later snapshot, and a
 row may have moved between pages meanwhile. The rows are kept at hand for that. A table whose key is yet to be built is
 being loaded under one snapshot, in which no row is seen twice.
+
+A database that takes one writer at a time gets the chunk from a file, so that nobody waits while the source is read.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from typing import IO
 
 import msgspec
@@ -19,13 +22,15 @@ from tailrace.model.schema import TableSchema
 from tailrace.sinks.sql.dialect import Dialect, ExistingTable, Session
 from tailrace.sinks.sql.merging import upsert
 from tailrace.sinks.sql.staged import Relation, StagedColumn, StagedRows
-from tailrace.sinks.sql.staging import StagingTables, encoded, fields_of
+from tailrace.sinks.sql.staging import StagingInFile, StagingTables, encoded, fields_of
 
 Merge = Callable[[StagedRows, Callable[[Relation], None]], None]
 
 SPOOL_BYTES = 64 << 20
 """Kept in memory; what is more goes into a temporary file."""
 _PIECE = 1 << 20
+
+Gathered = Iterable[pa.RecordBatch] | StagedRows
 
 
 class ChunkLoader:
@@ -36,19 +41,30 @@ class ChunkLoader:
         self._dialect, self._session, self._new_name, self._merge = dialect, session, new_name, merge
         self.rows = 0
 
-    def load(
-        self,
-        table: str,
-        schema: TableSchema,
-        existing: ExistingTable,
-        batches: Iterable[pa.RecordBatch],
-        *,
-        isolates: bool,
-    ) -> None:
+    @contextmanager
+    def gathered(self, schema: TableSchema, batches: Iterable[pa.RecordBatch]) -> Iterator[Gathered]:
+        """Before the transaction: where tasks stage in files, the rows are in one when this begins."""
+        name = self._new_name()
+        file = self._dialect.staging_file(name)
+        if file is None:
+            yield batches
+            return
+        try:
+            with closing(file):
+                payload = encoded(self._dialect, fields_of(schema), self._counted(batches))
+                staged = StagingInFile(self._dialect, file, name).load(_columns(schema), payload)
+            yield staged
+        finally:
+            self._dialect.drop_staged(self._session, name)
+
+    def load(self, table: str, schema: TableSchema, existing: ExistingTable, rows: Gathered, *, isolates: bool) -> None:
         """With `isolates`, rows that are refused are left to `merge`, which knows what to do with them."""
         if self._dialect.builds_keys_late and frozenset(schema.key) not in existing.unique:
             schema = msgspec.structs.replace(schema, key=())
-        payload = encoded(self._dialect, fields_of(schema), self._counted(batches))
+        if isinstance(rows, StagedRows):
+            self._upsert(table, schema, existing, rows)
+            return
+        payload = encoded(self._dialect, fields_of(schema), self._counted(rows))
         if not self._dialect.loads_directly(schema, existing):
             self._by_staging(table, schema, existing, payload)
         elif not isolates and (not schema.key or self._dialect.load_replaces):
@@ -93,18 +109,22 @@ class ChunkLoader:
         self, table: str, schema: TableSchema, existing: ExistingTable, payload: Iterable[bytes | pa.Buffer]
     ) -> None:
         staging = StagingTables(self._dialect, self._session, self._new_name, is_private=True)
-        columns = tuple(StagedColumn(column.name, column.type) for column in schema.columns)
-        staged = staging.load(columns, payload)
-        staged = msgspec.structs.replace(staged, rows=self.rows)  # all of the payload is read by now
+        self._upsert(table, schema, existing, staging.load(_columns(schema), payload))
+        for name in staging.names:
+            self._dialect.drop_staged(self._session, name, is_private=True)
+
+    def _upsert(self, table: str, schema: TableSchema, existing: ExistingTable, staged: StagedRows) -> None:
         is_single = self._dialect.is_single_key(existing, schema)
 
         def run(relation: Relation) -> None:
             for statement in upsert(self._dialect, table, schema, relation, is_single_key=is_single):
                 self._session.merge(statement, relation)
 
-        self._merge(staged, run)
-        for name in staging.names:
-            self._session.execute(self._dialect.drop_staging(name, is_private=True))
+        self._merge(msgspec.structs.replace(staged, rows=self.rows), run)  # by now all of them are read
+
+
+def _columns(schema: TableSchema) -> tuple[StagedColumn, ...]:
+    return tuple(StagedColumn(column.name, column.type) for column in schema.columns)
 
 
 def _kept(payload: Iterable[bytes | pa.Buffer], spool: IO[bytes]) -> Iterator[bytes | pa.Buffer]:

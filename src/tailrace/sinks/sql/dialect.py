@@ -1,6 +1,6 @@
 """In what the databases differ: names, types, statements, and how rows become bytes.
 
-`ServerSink` does the work; its `Dialect` says how the database spells it and never talks to it by itself, its `Session`
+`SqlSink` does the work; its `Dialect` says how the database spells it and never talks to it by itself, its `Session`
 is one connection.
 """
 
@@ -30,13 +30,13 @@ class Field(NamedTuple):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A table in the sink, unquoted. Where a database has no schemas, `schema` is the database."""
+    """A table in the sink, unquoted. Where a database has no schemas, `schema` is the database, or nothing at all."""
 
     schema: str
     name: str
 
     def __str__(self) -> str:
-        return f"{self.schema}.{self.name}"
+        return f"{self.schema}.{self.name}" if self.schema else self.name
 
 
 class ExistingColumn(msgspec.Struct, frozen=True):
@@ -70,7 +70,7 @@ class Session(Protocol):
         """Run a statement, its parameters marked `%s`, and return its rows. Without parameters `%` is just `%`."""
 
     def merge(self, statement: str, relation: Relation) -> list[tuple[Any, ...]]:
-        """Run a statement that selects from `relation`."""
+        """Run a statement that selects from `relation`. Keys that it returns are ready to be read by the source."""
 
     def relation(self, rows: StagedRows) -> Relation:
         """Staged rows, ready to be selected from in the present transaction."""
@@ -90,6 +90,15 @@ class Session(Protocol):
     def close(self) -> None: ...
 
 
+class StagingFile(Protocol):
+    """A file that one task fills and the driver selects from."""
+
+    def load(self, columns: Sequence[StagedColumn], payload: Iterable[bytes | pa.Buffer | pa.RecordBatch]) -> str:
+        """Encoded rows as a new table of the file. Returns its name, as the driver's session knows it."""
+
+    def close(self) -> None: ...
+
+
 class Dialect(ABC):
     """How one database spells what the sink does."""
 
@@ -102,9 +111,23 @@ class Dialect(ABC):
     """A table's key is better built after its first load than kept up during it."""
     load_replaces: bool
     """A bulk load into a table replaces the rows whose key is there already, instead of failing."""
+    most_inline_bytes: int = 1 << 20
+    """What a receipt may hold and still be merged faster than what is staged."""
 
     @abstractmethod
     def connect(self, url: str) -> Session: ...
+
+    def connect_in_task(self, url: str) -> Session:
+        """For one of several tasks that work at the same time."""
+        return self.connect(url)
+
+    def connect_to_read(self, url: str) -> Session:
+        """A session that creates and changes nothing, and finds nothing where the database is not there yet."""
+        return self.connect(url)
+
+    def is_there(self, url: str) -> bool:
+        """False for a database that the first write will make."""
+        return True
 
     @abstractmethod
     def server(self, url: str) -> str:
@@ -172,7 +195,7 @@ class Dialect(ABC):
         return None
 
     @abstractmethod
-    def encode(self, fields: Sequence[Field]) -> bytes | pa.Buffer:
+    def encode(self, fields: Sequence[Field]) -> bytes | pa.Buffer | pa.RecordBatch:
         """Rows for a bulk load. Raises SinkRejected for a value that the database can not hold exactly."""
 
     @abstractmethod
@@ -211,6 +234,24 @@ class Dialect(ABC):
     def staging_tables(self, session: Session, url: str, prefix: str) -> list[str]:
         """The staging tables whose names begin with `prefix`, quoted."""
 
+    def count(self, session: Session, table: str, seconds: float) -> int | None:
+        """The rows of a table at this moment; None if that takes longer than `seconds`, or is not for the asking."""
+        return None
+
+    # --- what is staged
+
+    def staging_file(self, name: str) -> StagingFile | None:
+        """A new staging file, where tasks fill files instead of staging tables."""
+        return None
+
+    def is_staged(self, session: Session, names: Sequence[str]) -> bool:
+        """Whether all of these staging tables (or files) are there, with rows."""
+        looks = ", ".join(f"EXISTS (SELECT 1 FROM {name})" for name in names)
+        return all(session.execute(f"SELECT {looks}")[0])
+
+    def drop_staged(self, session: Session, name: str, *, is_private: bool = False) -> None:
+        session.execute(f"DROP TABLE IF EXISTS {name}")
+
     # --- statements
 
     @abstractmethod
@@ -235,9 +276,6 @@ class Dialect(ABC):
     def create_staging(self, table: str, columns: Sequence[StagedColumn], *, is_private: bool = False) -> str:
         """A private one is seen by the session alone, and made in the midst of a transaction."""
 
-    def drop_staging(self, table: str, *, is_private: bool = False) -> str:
-        return f"DROP TABLE IF EXISTS {table}"
-
     @abstractmethod
     def clear(self, session: Session, table: str) -> None:
         """Empty a table before a new snapshot; nobody counts on what is in it."""
@@ -254,13 +292,21 @@ class Dialect(ABC):
         return True
 
     @abstractmethod
-    def delete(self, table: str, relation: str, match: str) -> str:
-        """Delete the rows of `table`, called `t`, that match a row of `relation`."""
+    def delete(self, table: str, relation: str, key: Mapping[str, str], where: str = "") -> str:
+        """Delete the rows of `table` whose key (quoted name: value) is that of a row of `relation`.
+
+        With `where`: of those rows of `relation` for which it holds.
+        """
 
     @abstractmethod
     def update(self, table: str, relation: str, match: str, changes: Mapping[str, str]) -> str:
         """Set columns (quoted) of the rows of `table`, called `t`, that match a row of `relation`."""
 
     @abstractmethod
-    def delete_copies(self, table: str, schema: TableSchema, relation: Relation) -> str:
+    def delete_copies(self, session: Session, table: str, schema: TableSchema, relation: Relation) -> str:
         """Of each row of `relation`, as many equal rows of `table` as it counts; NULL is equal to NULL."""
+
+
+def matching(key: Mapping[str, str], where: str = "") -> str:
+    """The condition that a row of the table, called `t`, has this key."""
+    return " AND ".join([*(f"t.{name} = {value}" for name, value in key.items()), *([where] if where else [])])

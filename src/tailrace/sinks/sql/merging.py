@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tailrace.model.schema import TableSchema
-from tailrace.sinks.sql.dialect import Dialect
+from tailrace.sinks.sql.dialect import Dialect, Session, matching
 from tailrace.sinks.sql.staged import Relation, old
 
 
@@ -28,10 +28,10 @@ def upsert(
     return [*changes, dialect.insert(table, dialect.names(names), new, [], {})]
 
 
-def delete(dialect: Dialect, table: str, schema: TableSchema, rows: Relation) -> str:
+def delete(dialect: Dialect, session: Session, table: str, schema: TableSchema, rows: Relation) -> str:
     if not schema.key:
-        return dialect.delete_copies(table, schema, rows)
-    return dialect.delete(table, rows.sql, _same_key(dialect, schema.key, rows))
+        return dialect.delete_copies(session, table, schema, rows)
+    return dialect.delete(table, rows.sql, _key(dialect, schema.key, rows))
 
 
 def absent_keys(dialect: Dialect, table: str, schema: TableSchema, rows: Relation, *, moves: bool) -> str:
@@ -61,14 +61,18 @@ def move(dialect: Dialect, table: str, schema: TableSchema, unchanged: Iterable[
     }
     differs = " OR ".join(f"{rows.values[old(name)]} <> {rows.values[name]}" for name in schema.key)
     return [
-        dialect.delete(table, rows.sql, f"{_same_key(dialect, schema.key, rows)} AND ({differs})"),
+        dialect.delete(table, rows.sql, _key(dialect, schema.key, rows), f"({differs})"),
         dialect.update(table, rows.sql, _old_key(dialect, schema.key, rows), changes),
     ]
 
 
+def _key(dialect: Dialect, key: Iterable[str], rows: Relation) -> dict[str, str]:
+    return {dialect.quote(name): rows.values[name] for name in key}
+
+
 def _same_key(dialect: Dialect, key: Iterable[str], rows: Relation) -> str:
-    return " AND ".join(f"t.{dialect.quote(name)} = {rows.values[name]}" for name in key)
+    return matching(_key(dialect, key, rows))
 
 
 def _old_key(dialect: Dialect, key: Iterable[str], rows: Relation) -> str:
-    return " AND ".join(f"t.{dialect.quote(name)} = {rows.values[old(name)]}" for name in key)
+    return matching({dialect.quote(name): rows.values[old(name)] for name in key})

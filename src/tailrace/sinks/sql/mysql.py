@@ -20,10 +20,19 @@ from tailrace.errors import ConfigError, SinkRejected
 from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType, Kind
 from tailrace.sinks.sql import mysql_reading, mysql_text, mysql_types
-from tailrace.sinks.sql.dialect import Dialect, ExistingColumn, ExistingTable, Explanation, Field, Session, Target
+from tailrace.sinks.sql.dialect import (
+    Dialect,
+    ExistingColumn,
+    ExistingTable,
+    Explanation,
+    Field,
+    Session,
+    Target,
+    matching,
+)
 from tailrace.sinks.sql.mysql_session import MySqlSession, database_of, explain, server_of
 from tailrace.sinks.sql.naming import flat_name
-from tailrace.sinks.sql.server import ServerSink
+from tailrace.sinks.sql.sink import SqlSink
 from tailrace.sinks.sql.staged import COPIES, Relation, StagedColumn
 
 OURS = "_tailrace_"
@@ -192,8 +201,8 @@ class MySqlDialect(Dialect):
         kind = "TEMPORARY TABLE" if is_private else "TABLE"
         return f"CREATE {kind} {table} ({lines}) ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE {self.collation}"
 
-    def drop_staging(self, table: str, *, is_private: bool = False) -> str:
-        return f"DROP {'TEMPORARY TABLE' if is_private else 'TABLE'} IF EXISTS {table}"
+    def drop_staged(self, session: Session, name: str, *, is_private: bool = False) -> None:
+        session.execute(f"DROP {'TEMPORARY TABLE' if is_private else 'TABLE'} IF EXISTS {name}")
 
     def clear(self, session: Session, table: str) -> None:
         """TRUNCATE, unless a foreign key of somebody's leads here."""
@@ -211,14 +220,14 @@ class MySqlDialect(Dialect):
         changes = ", ".join(f"{name} = {value}" for name, value in others.items())
         return f"{statement} ON DUPLICATE KEY UPDATE {changes or f'{key[0]} = {table}.{key[0]}'}"
 
-    def delete(self, table: str, relation: str, match: str) -> str:
-        return f"DELETE t FROM {table} t JOIN {relation} ON {match}"
+    def delete(self, table: str, relation: str, key: Mapping[str, str], where: str = "") -> str:
+        return f"DELETE t FROM {table} t JOIN {relation} ON {matching(key, where)}"
 
     def update(self, table: str, relation: str, match: str, changes: Mapping[str, str]) -> str:
         sets = ", ".join(f"t.{name} = {value}" for name, value in changes.items())
         return f"UPDATE {table} t JOIN {relation} ON {match} SET {sets}"
 
-    def delete_copies(self, table: str, schema: TableSchema, relation: Relation) -> str:
+    def delete_copies(self, session: Session, table: str, schema: TableSchema, relation: Relation) -> str:
         """Rows are joined by a digest of their columns, byte by byte; NULL has one of its own."""
         mine = _digest([(f"m.{self.quote(column.name)}", column.type) for column in schema.columns])
         staged = _digest([(relation.values[column.name], column.type) for column in schema.columns])
@@ -259,14 +268,14 @@ def _digest(columns: Sequence[tuple[str, ColumnType]]) -> str:
     return f"SHA2(CONCAT({', '.join(parts)}), 256)"
 
 
-class MySqlSink(ServerSink):
+class MySqlSink(SqlSink):
     """`mysql://…` as a sink."""
 
     def __init__(self, pipeline: config.Pipeline, name: str) -> None:
         super().__init__(MySqlDialect(), _with_database(pipeline, name), name)
 
 
-class MariaDbSink(ServerSink):
+class MariaDbSink(SqlSink):
     """`mariadb://…` as a sink."""
 
     def __init__(self, pipeline: config.Pipeline, name: str) -> None:

@@ -17,11 +17,20 @@ from tailrace.errors import SinkRejected
 from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType
 from tailrace.sinks.sql import postgres_reading, postgres_types
-from tailrace.sinks.sql.dialect import Dialect, ExistingColumn, ExistingTable, Explanation, Field, Session, Target
+from tailrace.sinks.sql.dialect import (
+    Dialect,
+    ExistingColumn,
+    ExistingTable,
+    Explanation,
+    Field,
+    Session,
+    Target,
+    matching,
+)
 from tailrace.sinks.sql.postgres_arrays import array_literals
 from tailrace.sinks.sql.postgres_binary import array_of, copy_rows
 from tailrace.sinks.sql.postgres_session import PostgresSession, explain, server_of
-from tailrace.sinks.sql.server import ServerSink
+from tailrace.sinks.sql.sink import SqlSink
 from tailrace.sinks.sql.staged import COPIES, Relation, StagedColumn
 
 SCHEMA = "_tailrace"
@@ -198,14 +207,14 @@ class PostgresDialect(Dialect):
         action = f"UPDATE SET {changes}" if changes else "NOTHING"
         return f"{statement} ON CONFLICT ({', '.join(key)}) DO {action}"
 
-    def delete(self, table: str, relation: str, match: str) -> str:
-        return f"DELETE FROM {table} t USING {relation} WHERE {match}"
+    def delete(self, table: str, relation: str, key: Mapping[str, str], where: str = "") -> str:
+        return f"DELETE FROM {table} t USING {relation} WHERE {matching(key, where)}"
 
     def update(self, table: str, relation: str, match: str, changes: Mapping[str, str]) -> str:
         sets = ", ".join(f"{name} = {value}" for name, value in changes.items())
         return f"UPDATE {table} t SET {sets} FROM {relation} WHERE {match}"
 
-    def delete_copies(self, table: str, schema: TableSchema, relation: Relation) -> str:
+    def delete_copies(self, session: Session, table: str, schema: TableSchema, relation: Relation) -> str:
         """Rows are joined by the text of their columns: records of texts can be hashed, and NULL equals NULL there."""
         names = [column.name for column in schema.columns]
         mine = ", ".join(f"{self.quote(name)}::text" for name in names)
@@ -227,7 +236,7 @@ def _sendable(field: Field) -> tuple[ColumnType, pa.Array]:
     return field.type, field.array
 
 
-class PostgresSink(ServerSink):
+class PostgresSink(SqlSink):
     """`postgresql://…` as a sink."""
 
     def __init__(self, pipeline: config.Pipeline, name: str) -> None:

@@ -47,7 +47,18 @@ class Sessions:
     def open(self, doing: str) -> Iterator[Session]:
         """A connection of one's own, closed afterwards: for tasks, and for reading in pieces."""
         with self.errors(doing):
-            session = self._dialect.connect(self._url)
+            session = self._dialect.connect_in_task(self._url)
+            try:
+                yield session
+            finally:
+                with suppress(Exception):
+                    session.close()
+
+    @contextmanager
+    def look(self, doing: str) -> Iterator[Session]:
+        """A connection that creates and changes nothing, closed afterwards."""
+        with self.errors(doing):
+            session = self._dialect.connect_to_read(self._url)
             try:
                 yield session
             finally:

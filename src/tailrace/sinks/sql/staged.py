@@ -1,4 +1,4 @@
-"""What tasks leave for the driver of a server sink: receipts of staged rows."""
+"""What tasks leave for the driver of a SQL sink: receipts of staged rows."""
 
 from __future__ import annotations
 

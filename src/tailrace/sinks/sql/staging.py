@@ -1,7 +1,8 @@
-"""How a task leaves rows for the driver: in staging tables of the server, or in its receipt when they are few."""
+"""How a task leaves rows for the driver: in staging tables, in a file of its own, or in its receipt if they are few."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
@@ -11,13 +12,15 @@ from tailrace.model.net import NetChanges, Partial
 from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType, Kind
 from tailrace.sinks.mapping import SchemaMapping
-from tailrace.sinks.sql.dialect import Dialect, Field, Session
+from tailrace.sinks.sql.dialect import Dialect, Field, Session, StagingFile
 from tailrace.sinks.sql.staged import COPIES, StagedChanges, StagedColumn, StagedPartial, StagedRows, old
 
 SLICE_BYTES = 4 << 20
 SLICE_ROWS = 1 << 16
 
 Labelled = Sequence[tuple[str, Field]]
+Payload = Iterable[bytes | pa.Buffer | pa.RecordBatch]
+"""Encoded rows, in pieces."""
 
 
 class Writer(Protocol):
@@ -35,24 +38,47 @@ class Inline:
         return StagedRows(_described(columns), len(columns[0][1].array), inline=packed)
 
 
-class StagingTables:
-    """Rows in tables that are seen by nobody; they come to be with the caller's transaction."""
+class Staging(ABC):
+    """Rows where nobody sees them. `names` are what is to be dropped afterwards."""
 
-    def __init__(
-        self, dialect: Dialect, session: Session, new_name: Callable[[], str], *, is_private: bool = False
-    ) -> None:
-        self._dialect, self._session, self._new_name, self._is_private = dialect, session, new_name, is_private
-        self.names: list[str] = []
+    names: list[str]
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
 
     def write(self, columns: Labelled) -> StagedRows:
         rows = pa.RecordBatch.from_arrays([field.array for _, field in columns], [label for label, _ in columns])
         payload = encoded(self._dialect, [field for _, field in columns], [rows])
         return self.load(_described(columns), payload, rows.num_rows)
 
-    def load(
-        self, columns: tuple[StagedColumn, ...], payload: Iterable[bytes | pa.Buffer], rows: int = 0
-    ) -> StagedRows:
+    @abstractmethod
+    def load(self, columns: tuple[StagedColumn, ...], payload: Payload, rows: int = 0) -> StagedRows:
         """A new table with rows that are encoded already."""
+
+
+class StagingInFile(Staging):
+    """Rows in tables of one file."""
+
+    def __init__(self, dialect: Dialect, file: StagingFile, name: str) -> None:
+        super().__init__(dialect)
+        self._file, self._name, self.names = file, name, []
+
+    def load(self, columns: tuple[StagedColumn, ...], payload: Payload, rows: int = 0) -> StagedRows:
+        self.names = [self._name]
+        return StagedRows(columns, rows, self._file.load(columns, payload))
+
+
+class StagingTables(Staging):
+    """Rows in tables of the database; they come to be with the caller's transaction."""
+
+    def __init__(
+        self, dialect: Dialect, session: Session, new_name: Callable[[], str], *, is_private: bool = False
+    ) -> None:
+        super().__init__(dialect)
+        self._session, self._new_name, self._is_private = session, new_name, is_private
+        self.names = []
+
+    def load(self, columns: tuple[StagedColumn, ...], payload: Payload, rows: int = 0) -> StagedRows:
         table = self._new_name()
         self._session.execute(self._dialect.create_staging(table, columns, is_private=self._is_private))
         self._session.load(table, [f"c{place}" for place in range(len(columns))], payload)
@@ -62,7 +88,7 @@ class StagingTables:
 
 def encoded(
     dialect: Dialect, fields: Sequence[Field], batches: Iterable[pa.RecordBatch]
-) -> Iterator[bytes | pa.Buffer]:
+) -> Iterator[bytes | pa.Buffer | pa.RecordBatch]:
     """The rows of `batches`, described by `fields`, for a bulk load, in pieces that fit the caches."""
     for batch in batches:
         step = SLICE_ROWS

@@ -173,7 +173,7 @@ def misfit(dialect: Dialect, schema: TableSchema, target: Target, existing: Exis
         if found is not None and not dialect.fits(wanted, found.type):
             return SinkRejected(
                 f"column {column.name} of table {target} in the sink is {found.type},"
-                f" and {schema.table}.{column.name} ({column.type.name}) needs {wanted}",
+                f" and {schema.table}.{column.name} ({column.type.name}) needs {wanted or 'no declared type'}",
                 hint="change the column's type, or drop the table: tailrace makes it as it should be",
             )
         if found is not None and column.name in schema.key and not dialect.is_exact_key(found.type):

@@ -1,4 +1,4 @@
-"""A database server as a sink: one sink for all of them, the differences being in its dialect.
+"""A SQL database as a sink: one sink for all of them, the differences being in its dialect.
 
 Tasks stage rows in parallel; the driver merges all tables, with their statuses and the watermark, in one transaction.
 A batch of few rows takes a shorter way with the same promise: its rows travel in the receipts, and there is nothing to
@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 import msgspec
@@ -38,7 +38,14 @@ from tailrace.sinks.sql.naming import check_collisions
 from tailrace.sinks.sql.sessions import Sessions, transaction
 from tailrace.sinks.sql.sifting import Sieve
 from tailrace.sinks.sql.staged import Relation, StagedChanges, StagedPart, StagedPartial
-from tailrace.sinks.sql.staging import Inline, StagingTables, columns_of, stage_changes
+from tailrace.sinks.sql.staging import (
+    Inline,
+    Staging,
+    StagingInFile,
+    StagingTables,
+    columns_of,
+    stage_changes,
+)
 from tailrace.sinks.sql.tables import SinkTables, gone
 
 INLINE_BYTES = 1 << 20
@@ -52,7 +59,7 @@ class Ready(NamedTuple):
     is_single_key: bool
 
 
-class ServerSink:
+class SqlSink:
     """Picklable: connections are made where they are used. Several threads may use it at once."""
 
     max_parts = 64
@@ -75,16 +82,20 @@ class ServerSink:
 
     def check(self) -> None:
         """Changes nothing: what is missing is made by the first snapshot."""
-        with self._sessions.use("being checked") as session:
+        with self._sessions.look("being checked") as session:
             self.dialect.check(session, self.url, self.settings.schemas.values())
 
     def read_state(self) -> SinkState:
-        with self._sessions.use("reading its state") as session:
+        with self._sessions.look("reading its state") as session:
             return self._notes.read(session) if self._notes.exists(session) else SinkState(None, {}, {})
+
+    def count_rows(self, schema: TableSchema, seconds: float) -> int | None:
+        with self._sessions.look(f"counting {schema.table}") as session:
+            return self.dialect.count(session, self.dialect.qualified(self._target(schema)), seconds)
 
     def forget(self) -> None:
         with self._sessions.use("forgetting the pipeline") as session:
-            if self._notes.exists(session):
+            if self.dialect.is_there(self.url) and self._notes.exists(session):
                 with transaction(session):
                     session.lock(self.owner)
                     self._notes.forget(session)
@@ -94,8 +105,9 @@ class ServerSink:
     def clean(self) -> None:
         """Drop the staging tables of dead batches, once no commit of a dead driver is under way any more."""
         with self._sessions.use("removing what was staged") as session:
-            with transaction(session):
-                session.lock(self.owner)
+            if self.dialect.is_there(self.url):
+                with transaction(session):
+                    session.lock(self.owner)
             self._drop(session, self.dialect.staging_tables(session, self.url, self._prefix))
 
     def close(self) -> None:
@@ -106,17 +118,14 @@ class ServerSink:
     def stage(self, batch: str, part: int, changes: Iterable[NetChanges]) -> StagedPart:
         sieve = Sieve(self.dialect)
         pieces = self._sifted(composed(changes), sieve)
-        few, more = _few(pieces, INLINE_BYTES)
+        few, more = _few(pieces, min(INLINE_BYTES, self.dialect.most_inline_bytes))
         if not more:
             inline = Inline(self.dialect)
             staged = tuple(stage_changes(inline, piece, self._map) for piece in few)
             return StagedPart(staged, rejected=tuple(sieve.rejected))
-        with self._sessions.open("staging a batch") as session:
-            self._create_notes(session)
-            with transaction(session):
-                tables = StagingTables(self.dialect, session, self._new_table)
-                staged = tuple(stage_changes(tables, piece, self._map) for piece in itertools.chain(few, pieces))
-        return StagedPart(staged, tuple(tables.names), tuple(sieve.rejected))
+        with self._staging() as staging:
+            staged = tuple(stage_changes(staging, piece, self._map) for piece in itertools.chain(few, pieces))
+        return StagedPart(staged, tuple(staging.names), tuple(sieve.rejected))
 
     def _sifted(self, pieces: Iterator[NetChanges], sieve: Sieve) -> Iterator[NetChanges]:
         return map(sieve.net, pieces) if self.settings.misfits is Misfits.QUARANTINE else pieces
@@ -163,7 +172,7 @@ class ServerSink:
             if changes.truncate:
                 session.execute(f"DELETE FROM {table}")
             if changes.deletes is not None:
-                merge("delete", changes.deletes, lambda r: session.merge(delete(self.dialect, table, schema, r), r))
+                merge("delete", changes.deletes, functools.partial(self._delete, session, table, schema))
             if changes.upserts is not None:
                 merge("upsert", changes.upserts, write)
             for partial in changes.partials:
@@ -174,6 +183,9 @@ class ServerSink:
                 if found is not None and found.num_rows:
                     merge("upsert", Inline(self.dialect).write(columns_of(schema, found)), write)
         return changes.count
+
+    def _delete(self, session: Session, table: str, schema: TableSchema, rows: Relation) -> None:
+        session.merge(delete(self.dialect, session, table, schema, rows), rows)
 
     def _change(
         self,
@@ -207,10 +219,8 @@ class ServerSink:
 
     def _require(self, session: Session, staged: list[str]) -> None:
         """A server that crashed has emptied its unlogged tables: what is not there must be staged again."""
-        if staged:
-            looks = ", ".join(f"EXISTS (SELECT 1 FROM {table})" for table in staged)
-            if not all(session.execute(f"SELECT {looks}")[0]):
-                raise SinkUnavailable(f"sink {self.name}: what was staged for this batch is gone: the server crashed")
+        if staged and not self.dialect.is_staged(session, staged):
+            raise SinkUnavailable(f"sink {self.name}: what was staged for this batch is gone, as after a crash")
 
     # --- snapshots
 
@@ -264,19 +274,19 @@ class ServerSink:
             existing = self.dialect.existing(session, target)
             if existing is None:
                 raise gone(schema, target)
-            failpoints.reached("chunk-before-load")
             isolates = self.settings.on_error is OnError.QUARANTINE
             refused = Refused(self.dialect, session, self._map, is_fatal=not isolates)
-            loader = ChunkLoader(
-                self.dialect, session, self._new_table, functools.partial(refused.merge, source, "read")
-            )
-            with transaction(session):
-                if self._notes.is_loaded(session, mark):
-                    return 0
-                mapped = (self._map.rows(source, batch) for batch in batches)
-                loader.load(self.dialect.qualified(target), schema, existing, mapped, isolates=isolates)
-                self._notes.write_rejected(session, sieve.rejected + refused.rows, Watermark("", 0, ""))
-                self._notes.mark_loaded(session, mark, loader.rows)
+            merge = functools.partial(refused.merge, source, "read")
+            loader = ChunkLoader(self.dialect, session, self._new_table, merge)
+            mapped = (self._map.rows(source, batch) for batch in batches)
+            with loader.gathered(schema, mapped) as rows:
+                failpoints.reached("chunk-before-load")
+                with transaction(session):
+                    if self._notes.is_loaded(session, mark):
+                        return 0
+                    loader.load(self.dialect.qualified(target), schema, existing, rows, isolates=isolates)
+                    self._notes.write_rejected(session, sieve.rejected + refused.rows, Watermark("", 0, ""))
+                    self._notes.mark_loaded(session, mark, loader.rows)
             failpoints.reached("chunk-loaded")
             return loader.rows
 
@@ -385,7 +395,20 @@ class ServerSink:
                 self._notes.create(session)
         self._has_notes = True
 
-    # --- staging tables
+    # --- staging
+
+    @contextmanager
+    def _staging(self) -> Iterator[Staging]:
+        """Where a task writes what is too much for its receipt."""
+        name = self._new_table()
+        if (file := self.dialect.staging_file(name)) is not None:
+            with self._sessions.errors("staging a batch"), closing(file):
+                yield StagingInFile(self.dialect, file, name)
+            return
+        with self._sessions.open("staging a batch") as session:
+            self._create_notes(session)
+            with transaction(session):
+                yield StagingTables(self.dialect, session, self._new_table)
 
     @property
     def _prefix(self) -> str:
@@ -413,9 +436,9 @@ class ServerSink:
         litter, self._litter = self._litter, []
         self._drop(session, staged + litter)
 
-    def _drop(self, session: Session, tables: list[str]) -> None:
-        for table in tables:
-            session.execute(self.dialect.drop_staging(table))
+    def _drop(self, session: Session, staged: list[str]) -> None:
+        for name in staged:
+            self.dialect.drop_staged(session, name)
 
 
 def replayable(rejected: Rejected, status: TableStatus | None) -> TableSchema:
