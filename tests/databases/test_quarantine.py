@@ -70,6 +70,8 @@ def test_refused_rows_are_listed_replayed_and_dropped(postgres_url, sink_url, tm
     as_json = [json.loads(line) for line in tailrace("quarantine", "list", file, "--json").stdout.splitlines()]
     assert [row["payload"]["price"] for row in as_json] == ["1000.00", "-5.00", "-1.00"]
 
+    assert "sink copy has 3 rows set aside: see `tailrace quarantine list`" in tailrace("status", file).stdout
+
     verified = tailrace("verify", file)
     assert verified.returncode == 1
     assert "id=1000" in verified.stdout.replace(" ", "") or "1000" in verified.stdout

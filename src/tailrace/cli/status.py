@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from tailrace.cli.arguments import Commands, add_pipeline, pipeline
@@ -28,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     import msgspec
 
     from tailrace.cli.printing import console
-    from tailrace.pipeline import status
+    from tailrace.pipeline import quarantine, status
 
     lines = status.read(wanted)
     if args.json:
@@ -40,6 +41,8 @@ def run(args: argparse.Namespace) -> int:
     for name in wanted.sinks:
         if not any(line.sink == name for line in lines):
             print(f"sink {name} has nothing of this pipeline yet")
+    for name, count in Counter(sink for sink, _ in quarantine.entries(wanted, quarantine.Chosen())).items():
+        print(f"sink {name} has {count:,} rows set aside: see `tailrace quarantine list`")
     for error in {line.source_error for line in lines if line.source_error}:
         print(f"how far the source is, is not known: {error}")
     return 0

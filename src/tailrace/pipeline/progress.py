@@ -66,7 +66,7 @@ def _words(value: Any) -> str:
 def _progress(facts: dict[str, Any]) -> str:
     parts = [f"{facts['changes']:,} changes captured"]
     for name, sink in facts["sinks"].items():
-        lag = f"{sink['lag_seconds']:.1f} s behind" if sink["lag_seconds"] else "current"
+        lag = {None: "behind", 0.0: "current"}.get(sink["lag_seconds"]) or f"{sink['lag_seconds']:.1f} s behind"
         waiting = f", {sink['not_live']} tables not live yet" if sink["not_live"] else ""
         parts.append(f"{name}: {sink['applied']:,} applied, {sink['copied']:,} copied, {lag}{waiting}")
     return "  ".join(parts)

@@ -251,12 +251,11 @@ class Runner:
         sinks = {}
         for follower in self._followers:
             behind = follower.watermark.offset < progress.end
-            lag = max(time.time() - follower.last_commit_us / 1e6, 0) if behind and follower.last_commit_us else 0.0
             statuses = list(follower.tables.values())
             sinks[follower.name] = {
                 "applied": follower.applied,
                 "copied": sum(status.rows for status in statuses),
-                "lag_seconds": round(lag, 1),
+                "lag_seconds": _lag_seconds(follower) if behind else 0.0,
                 "not_live": sum(status.state != "live" for status in statuses),
             }
         self.reporter.tick(changes=progress.changes, sinks=sinks)
@@ -276,6 +275,13 @@ class Runner:
             keeper.join(STOP_SECONDS)
         for sink in self.sinks.values():
             sink.close()
+
+
+def _lag_seconds(follower: SinkPipeline) -> float | None:
+    """Of a sink that is behind: the age of the last commit that it has; None before its first micro-batch."""
+    if not follower.last_commit_us:
+        return None
+    return round(max(time.time() - follower.last_commit_us / 1e6, 0.1), 1)
 
 
 def _stop_spark(spark: SparkSession) -> None:

@@ -124,10 +124,11 @@ class TableKeeper:
 
     def _snapshot(self, statuses: list[TableStatus]) -> None:
         """Copy all tables that wait for it under one exported snapshot, as one Spark job."""
-        present = {schema.table: schema for schema in self.source.tables()}
         with self.sink.lock:
             marks = self.sink.sink.read_state().chunks
         with self.source.export_snapshot() as snapshot:
+            # only now: a column that the snapshot's rows have a value in must not be missing
+            present = {schema.table: schema for schema in self.source.tables()}
             work: list[ChunkWork] = []
             for status in statuses:
                 if status.table not in present:

@@ -160,7 +160,10 @@ def _filter(source: Source, changes: Changes, plan: TablePlan) -> Changes:
 
 
 def attempt(work: Callable[[], T]) -> tuple[bool, T | TailraceError]:
-    """In a task: our own errors travel as values, so that the driver gets them with their type."""
+    """In a task: our own errors travel as values, so that the driver gets them with their type.
+
+    Of others the words stay here, unless they are the system's: they could quote a row.
+    """
     try:
         return True, work()
     except TailraceError as error:
@@ -168,7 +171,8 @@ def attempt(work: Callable[[], T]) -> tuple[bool, T | TailraceError]:
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(frame.filename).name}:{frame.lineno}"
-        return False, EngineLost(f"a task failed: {type(error).__name__}: {error} ({place})")
+        words = f": {error}" if isinstance(error, OSError) else ""
+        return False, EngineLost(f"a task failed: {type(error).__name__}{words} ({place})")
 
 
 def unwrap(outcomes: Iterable[tuple[bool, Any]]) -> list[Any]:

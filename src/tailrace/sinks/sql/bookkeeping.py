@@ -162,11 +162,10 @@ class Bookkeeping:
             )
             for id_, at, table, operation, key, reason, payload, *place in found
         ]
-        return sorted(entries, key=lambda entry: (entry.at, entry.place.offset, entry.id))
+        return sorted(entries, key=lambda e: (e.at, e.place.offset, e.rejected.table, str(e.rejected.key)))
 
-    def drop_quarantined(self, session: Session, ids: Iterable[str]) -> None:
-        for id_ in ids:
-            self._delete(session, "quarantine", id=id_)
+    def drop_quarantined(self, session: Session, **where: str) -> None:
+        self._delete(session, "quarantine", **where)
 
     def forget(self, session: Session) -> None:
         for name in TABLES:

@@ -91,3 +91,15 @@ def _padded(schema: TableSchema, keys: pa.RecordBatch) -> pa.RecordBatch:
 def _concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     columns = [pa.concat_arrays([b.column(i) for b in batches]) for i in range(batches[0].num_columns)]
     return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)
+
+
+def few_of(pieces: Iterator[NetChanges], most_bytes: int) -> tuple[list[NetChanges], bool]:
+    """The first pieces, and whether they are too large for a receipt, or followed by more."""
+    few: list[NetChanges] = []
+    size = 0
+    for piece in pieces:
+        few.append(piece)
+        size += nbytes(piece)
+        if size > most_bytes:
+            return few, True
+    return few, False

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from tailrace.errors import SinkRejected
+from tailrace.model.lifecycle import TableState, TableStatus
 from tailrace.model.schema import TableSchema
 from tailrace.sinks.base import Rejected
 from tailrace.sinks.mapping import SchemaMapping
@@ -86,3 +88,16 @@ def refused_rows(
 def _piece(relation: Relation, order: Sequence[str], first: int, size: int) -> Relation:
     query = f"SELECT s.* FROM {relation.sql} ORDER BY {', '.join(order)} LIMIT {size} OFFSET {first}"
     return msgspec.structs.replace(relation, sql=f"({query}) AS s")
+
+
+def replayable(rejected: Rejected, status: TableStatus | None) -> TableSchema:
+    """The table of a row that was set aside; raises if rows of it can not be written again now."""
+    if status is None:
+        problem = "is not in the sink any more"
+    elif not rejected.key:
+        problem = "has no key by which the row could be found again"
+    elif status.state is not TableState.LIVE:
+        problem = f"is in the state {status.state}: wait until it is live"
+    else:
+        return status.schema
+    raise SinkRejected(f"{rejected.table} {problem}", hint="`tailrace quarantine drop` forgets its rows")

@@ -28,16 +28,16 @@ from tailrace.model.types import ColumnType
 from tailrace.model.watermark import Watermark
 from tailrace.sinks.base import Batch, ChunkMark, FetchRows, Quarantined, Rejected, SinkState
 from tailrace.sinks.mapping import SchemaMapping
+from tailrace.sinks.sql.applying import TableMerge
 from tailrace.sinks.sql.bookkeeping import Bookkeeping
 from tailrace.sinks.sql.chunks import ChunkLoader
-from tailrace.sinks.sql.composing import composed, nbytes
+from tailrace.sinks.sql.composing import composed, few_of
 from tailrace.sinks.sql.dialect import Dialect, Session, Target
-from tailrace.sinks.sql.isolation import Refused
-from tailrace.sinks.sql.merging import absent_keys, delete, move, update, upsert
+from tailrace.sinks.sql.isolation import Refused, replayable
 from tailrace.sinks.sql.naming import check_collisions
 from tailrace.sinks.sql.sessions import Sessions, transaction
 from tailrace.sinks.sql.sifting import Sieve
-from tailrace.sinks.sql.staged import Relation, StagedChanges, StagedPart, StagedPartial
+from tailrace.sinks.sql.staged import StagedChanges, StagedPart
 from tailrace.sinks.sql.staging import (
     Inline,
     Staging,
@@ -118,7 +118,7 @@ class SqlSink:
     def stage(self, batch: str, part: int, changes: Iterable[NetChanges]) -> StagedPart:
         sieve = Sieve(self.dialect)
         pieces = self._sifted(composed(changes), sieve)
-        few, more = _few(pieces, min(INLINE_BYTES, self.dialect.most_inline_bytes))
+        few, more = few_of(pieces, min(INLINE_BYTES, self.dialect.most_inline_bytes))
         if not more:
             inline = Inline(self.dialect)
             staged = tuple(stage_changes(inline, piece, self._map) for piece in few)
@@ -158,61 +158,18 @@ class SqlSink:
             return touched
 
     def _apply(self, session: Session, changes: StagedChanges, fetch: FetchRows, refused: Refused) -> int:
-        schema = self._map.schema(changes.schema)
-        target = self._target(changes.schema)
-        table = self.dialect.qualified(target)
-        with self._sessions.errors(f"merging {schema.table}"):
-            is_single_key = self._evolve(session, changes.schema, target)
-            merge = functools.partial(refused.merge, changes.schema)
-
-            def write(rows: Relation) -> None:
-                for statement in upsert(self.dialect, table, schema, rows, is_single_key=is_single_key):
-                    session.merge(statement, rows)
-
-            if changes.truncate:
-                session.execute(f"DELETE FROM {table}")
-            if changes.deletes is not None:
-                merge("delete", changes.deletes, functools.partial(self._delete, session, table, schema))
-            if changes.upserts is not None:
-                merge("upsert", changes.upserts, write)
-            for partial in changes.partials:
-                absent: list[tuple[Any, ...]] = []
-                change = functools.partial(self._change, session, table, schema, partial, absent)
-                merge("update", partial.rows, change)
-                found = self._fetched(changes.schema, absent, fetch)
-                if found is not None and found.num_rows:
-                    merge("upsert", Inline(self.dialect).write(columns_of(schema, found)), write)
+        source, target = changes.schema, self._target(changes.schema)
+        with self._sessions.errors(f"merging {source.table}"):
+            is_single_key = self._evolve(session, source, target)
+            table = self.dialect.qualified(target)
+            merge = TableMerge(self.dialect, session, self._map, refused, source, table, is_single_key=is_single_key)
+            merge.apply(changes, fetch)
         return changes.count
 
-    def _delete(self, session: Session, table: str, schema: TableSchema, rows: Relation) -> None:
-        session.merge(delete(self.dialect, session, table, schema, rows), rows)
-
-    def _change(
-        self,
-        session: Session,
-        table: str,
-        schema: TableSchema,
-        partial: StagedPartial,
-        absent: list[tuple[Any, ...]],
-        rows: Relation,
-    ) -> None:
-        """Apply partial rows; the keys of those that the table lacks are added to `absent`."""
-        found = session.merge(absent_keys(self.dialect, table, schema, rows, moves=partial.moves), rows)
-        build = move if partial.moves else lambda *arguments: [update(*arguments)]
-        for statement in build(self.dialect, table, schema, partial.unchanged, rows):
-            session.merge(statement, rows)
-        absent += found
-
-    def _fetched(self, source: TableSchema, keys: list[tuple[Any, ...]], fetch: FetchRows) -> pa.RecordBatch | None:
-        """Rows that the table lacks, as the source has them now; if they are gone there, their delete follows."""
-        if not keys:
-            return None
-        columns = [list(values) for values in zip(*keys, strict=True)]
-        wanted = pa.RecordBatch.from_pydict(dict(zip(source.key, columns, strict=True)))
-        return self._map.rows(source, fetch(source, wanted))
-
     def _set_aside(self, session: Session, batch: Batch, refused: Refused) -> None:
-        rejected = [item for part in batch.parts for item in part.rejected] + refused.rows
+        """Not the rows of a table that is to be copied again, of which nothing in this batch is applied."""
+        again = {status.table for status in batch.tables if status.state is TableState.SNAPSHOT}
+        rejected = [item for part in batch.parts for item in part.rejected if item.table not in again] + refused.rows
         if rejected:
             places = [batch.watermark] if batch.watermark is not None else [s.watermark for s in batch.tables]
             self._notes.write_rejected(session, rejected, places[0])
@@ -237,6 +194,8 @@ class SqlSink:
                 session.lock(self.owner)
                 if self.dialect.ddl_is_transactional:
                     self._prepare(session, status, target, clear=clear)
+                if clear:
+                    self._notes.drop_quarantined(session, source_table=status.table)
                 self._notes.replace_marks(session, status.table, chunks)
                 self._notes.write_status(session, status)
             self._versions.pop(target, None)
@@ -299,12 +258,13 @@ class SqlSink:
     # --- rows that were set aside
 
     def quarantined(self) -> list[Quarantined]:
-        with self._sessions.use("reading its quarantine") as session:
+        with self._sessions.look("reading its quarantine") as session:
             return self._notes.quarantined(session) if self._notes.exists(session) else []
 
     def drop_quarantined(self, entries: Sequence[Quarantined]) -> None:
         with self._sessions.use("emptying its quarantine") as session, transaction(session):
-            self._notes.drop_quarantined(session, [entry.id for entry in entries])
+            for entry in entries:
+                self._notes.drop_quarantined(session, id=entry.id)
 
     def replay(self, entries: Sequence[Quarantined], fetch: FetchRows) -> int:
         """Nobody else commits meanwhile, so what is read now is at least as new as what the sink has of these rows.
@@ -313,8 +273,9 @@ class SqlSink:
         """
         with self._sessions.use("replaying its quarantine") as session, transaction(session):
             session.lock(self.owner)
-            done = [entry.id for entry in entries if self._write_again(session, entry.rejected, fetch)]
-            self._notes.drop_quarantined(session, done)
+            done = [entry for entry in entries if self._write_again(session, entry.rejected, fetch)]
+            for entry in done:
+                self._notes.drop_quarantined(session, id=entry.id)
         return len(done)
 
     def _write_again(self, session: Session, rejected: Rejected, fetch: FetchRows) -> bool:
@@ -439,28 +400,3 @@ class SqlSink:
     def _drop(self, session: Session, staged: list[str]) -> None:
         for name in staged:
             self.dialect.drop_staged(session, name)
-
-
-def replayable(rejected: Rejected, status: TableStatus | None) -> TableSchema:
-    """The table of a row that was set aside; raises if rows of it can not be written again now."""
-    if status is None:
-        problem = "is not in the sink any more"
-    elif not rejected.key:
-        problem = "has no key by which the row could be found again"
-    elif status.state is not TableState.LIVE:
-        problem = f"is in the state {status.state}: wait until it is live"
-    else:
-        return status.schema
-    raise SinkRejected(f"{rejected.table} {problem}", hint="`tailrace quarantine drop` forgets its rows")
-
-
-def _few(pieces: Iterator[NetChanges], most_bytes: int) -> tuple[list[NetChanges], bool]:
-    """The first pieces, and whether they are too large for a receipt, or followed by more."""
-    few: list[NetChanges] = []
-    size = 0
-    for piece in pieces:
-        few.append(piece)
-        size += nbytes(piece)
-        if size > most_bytes:
-            return few, True
-    return few, False

@@ -1,0 +1,75 @@
+"""Bringing the staged changes of one table into it, inside of the sink's one transaction."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pyarrow as pa
+
+from tailrace.model.schema import TableSchema
+from tailrace.sinks.base import FetchRows
+from tailrace.sinks.mapping import SchemaMapping
+from tailrace.sinks.sql.dialect import Dialect, Session
+from tailrace.sinks.sql.isolation import Refused
+from tailrace.sinks.sql.merging import absent_keys, delete, move, update, upsert
+from tailrace.sinks.sql.staged import Relation, StagedChanges, StagedPartial
+from tailrace.sinks.sql.staging import Inline, columns_of
+
+
+class TableMerge:
+    """One table of the source, and the `table` (quoted) of the sink that takes its rows."""
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        session: Session,
+        mapping: SchemaMapping,
+        refused: Refused,
+        source: TableSchema,
+        table: str,
+        *,
+        is_single_key: bool,
+    ) -> None:
+        self._dialect, self._session, self._mapping, self._refused = dialect, session, mapping, refused
+        self._source, self._table, self._is_single_key = source, table, is_single_key
+        self._schema = mapping.schema(source)
+
+    def apply(self, changes: StagedChanges, fetch: FetchRows) -> None:
+        """In order: truncate, deletes, upserts, partial rows."""
+        merge = functools.partial(self._refused.merge, self._source)
+        if changes.truncate:
+            self._session.execute(f"DELETE FROM {self._table}")
+        if changes.deletes is not None:
+            merge("delete", changes.deletes, self._delete)
+        if changes.upserts is not None:
+            merge("upsert", changes.upserts, self._upsert)
+        for partial in changes.partials:
+            absent: list[tuple[Any, ...]] = []
+            merge("update", partial.rows, functools.partial(self._change, partial, absent))
+            rows = self._fetched(absent, fetch) if absent else None
+            if rows is not None and rows.num_rows:
+                merge("upsert", Inline(self._dialect).write(columns_of(self._schema, rows)), self._upsert)
+
+    def _delete(self, rows: Relation) -> None:
+        self._session.merge(delete(self._dialect, self._session, self._table, self._schema, rows), rows)
+
+    def _upsert(self, rows: Relation) -> None:
+        statements = upsert(self._dialect, self._table, self._schema, rows, is_single_key=self._is_single_key)
+        for statement in statements:
+            self._session.merge(statement, rows)
+
+    def _change(self, partial: StagedPartial, absent: list[tuple[Any, ...]], rows: Relation) -> None:
+        """Apply partial rows; the keys of those that the table lacks are added to `absent`."""
+        query = absent_keys(self._dialect, self._table, self._schema, rows, moves=partial.moves)
+        found = self._session.merge(query, rows)
+        build = move if partial.moves else lambda *arguments: [update(*arguments)]
+        for statement in build(self._dialect, self._table, self._schema, partial.unchanged, rows):
+            self._session.merge(statement, rows)
+        absent += found
+
+    def _fetched(self, keys: list[tuple[Any, ...]], fetch: FetchRows) -> pa.RecordBatch:
+        """Rows that the table lacks, as the source has them now; if they are gone there, their delete follows."""
+        columns = [list(values) for values in zip(*keys, strict=True)]
+        wanted = pa.RecordBatch.from_pydict(dict(zip(self._source.key, columns, strict=True)))
+        return self._mapping.rows(self._source, fetch(self._source, wanted))
