@@ -1,0 +1,236 @@
+"""What happens to the databases that a pipeline writes to: it outlives it or says so in a sentence, and ends equal.
+
+The tests of this file are one story, told in their order to one pipeline with a sink of each kind, on servers of its
+own. A sink in trouble never holds up the others.
+
+A full disk is a real limit, and a different one each: MySQL and MariaDB have a data file that may not grow any more,
+PostgreSQL and SQLite write under the kernel's limit on the size of files (RLIMIT_FSIZE), which needs no privileges.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sqlite3
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+
+from tailrace import failpoints
+from tailrace.testing import PostgresServer
+from tailrace.testing.mysql import MariaDbServer, MySqlServer
+from tailrace.testing.pipelines import RunningPipeline, tailrace, write_pipeline
+from tailrace.testing.plugin import FAST, FAST_MYSQL, requires
+from tailrace.testing.sinks import (
+    Server,
+    SinkDatabase,
+    SinkView,
+    assert_same_rows,
+    sink_databases,
+    wait_until_current,
+)
+
+pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
+
+MIB = 1 << 20
+SMALL = {"innodb_file_per_table": "OFF", "innodb_data_file_path": "ibdata1:12M:autoextend:max:32M"}
+LARGE = {"innodb_data_file_path": "ibdata1:12M:autoextend"}
+SECRET = "do-not-tell"
+"""Is in every row, and must be in nothing that the pipeline says."""
+
+ONE = f"INSERT INTO items SELECT max(id) + 1, 1, '{SECRET}' FROM items"
+MANY = f"INSERT INTO items SELECT 10000 + n, n, '{SECRET}' || repeat('x', 400) FROM generate_series(1, 60000) n"
+
+
+@dataclass
+class Story:
+    url: str
+    folder: Path
+    servers: dict[str, Server]
+    sinks: dict[str, SinkDatabase]
+    file: Path
+    pipeline: RunningPipeline
+
+    def execute(self, *statements: str) -> None:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(statement.encode())
+
+    def begin(self, sinks: dict[str, SinkDatabase], environment: dict[str, str] | None = None) -> None:
+        """Write the file with these sinks, and start."""
+        self.sinks = sinks
+        urls = {name: sink.url for name, sink in sinks.items()}
+        settings = {"source": {"snapshot": {"chunk_bytes": 65_536}}}
+        self.file = write_pipeline(self.folder, self.url, urls, name="failures", **settings)
+        self.pipeline = RunningPipeline(self.file, environment=environment)
+
+    def end(self, code: int) -> None:
+        assert self.pipeline.stop() == code, self.pipeline.output
+        assert SECRET not in self.pipeline.output
+
+    def wait_until_current(self, *sinks: str) -> None:
+        wait_until_current(self.pipeline, self.file, self.url, sinks or self.sinks)
+
+    def assert_equal(self, *sinks: str) -> None:
+        """Wait until these sinks, or all of them, are current; then compare their rows."""
+        self.wait_until_current(*sinks)
+        for name in sinks or self.sinks:
+            assert_same_rows(self.url, self.sinks[name], "items", ("id", "n", "t"), "id")
+
+    def wait_for_trouble(self, *sinks: str, since: int) -> dict[str, str]:
+        """What each of these sinks has said, of the events from `since` on."""
+
+        def said() -> dict[str, str]:
+            events = [each for each in self.pipeline.events[since:] if each["event"] in ("sink-retry", "sink-failed")]
+            return {event["sink"]: event["message"] for event in events}
+
+        self.pipeline.wait_for(lambda: said().keys() >= set(sinks), f"trouble in {', '.join(sinks)}")
+        return said()
+
+
+@pytest.fixture(scope="module")
+def story(postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    folder = tmp_path_factory.mktemp("failures")
+    url = postgres_server.create_database("failures")
+    with ExitStack() as stack:
+        stack.callback(postgres_server.drop_database, "failures")
+        servers: dict[str, Server] = {
+            "postgresql": stack.enter_context(requires(PostgresServer.start, settings=FAST)),
+            "mysql": stack.enter_context(requires(MySqlServer.start, settings=FAST_MYSQL | SMALL)),
+            "mariadb": stack.enter_context(requires(MariaDbServer.start, settings=FAST_MYSQL | SMALL)),
+        }
+        sinks = stack.enter_context(sink_databases(servers, folder))
+        made = Story(url, folder, servers, {}, Path(), None)  # type: ignore[arg-type]
+        made.execute(
+            "CREATE TABLE items (id int PRIMARY KEY, n int, t text)",
+            f"INSERT INTO items SELECT n, n, '{SECRET}' || n FROM generate_series(1, 1000) n",
+        )
+        made.begin(sinks)
+        stack.callback(lambda: made.pipeline.__exit__(None, None, None))
+        made.assert_equal()
+        yield made
+
+
+def test_servers_that_are_down_or_frozen_hold_nobody_up_and_their_sinks_catch_up(story: Story) -> None:
+    story.servers["postgresql"].kill()
+    story.servers["mysql"].kill()
+    frozen = story.servers["mariadb"].pid
+    os.kill(frozen, signal.SIGSTOP)
+    story.execute(ONE, "UPDATE items SET n = n + 1")
+    story.assert_equal("sqlite")
+    story.wait_for_trouble("postgresql", "mysql", since=0)
+    story.execute(ONE)
+    story.assert_equal("sqlite")
+
+    story.servers["postgresql"].restart()
+    story.servers["mysql"].restart()
+    os.kill(frozen, signal.SIGCONT)
+    story.assert_equal()
+
+
+def test_a_server_that_restarts_and_sessions_that_are_cut_go_unnoticed_by_the_rows(story: Story) -> None:
+    for server in story.servers.values():
+        server.restart()
+    story.execute(ONE, "DELETE FROM items WHERE id = 3")
+    story.assert_equal()
+    for kind in story.servers:
+        assert story.sinks[kind].cut_sessions()
+    story.execute(ONE, "UPDATE items SET n = -n WHERE id < 500")
+    story.assert_equal()
+
+
+def test_a_table_that_somebody_locks_for_longer_than_the_sink_waits_is_written_when_it_is_free(story: Story) -> None:
+    since = len(story.pipeline.events)
+    with ExitStack() as locks:
+        for kind, statement in {
+            "postgresql": "BEGIN; LOCK TABLE items IN ACCESS EXCLUSIVE MODE",
+            "mysql": "LOCK TABLES items WRITE",
+            "mariadb": "LOCK TABLES items WRITE",
+        }.items():
+            locks.enter_context(story.sinks[kind].connect()).cursor().execute(statement)
+        other = locks.enter_context(closing(sqlite3.connect(story.sinks["sqlite"].path, isolation_level=None)))
+        other.execute("BEGIN IMMEDIATE")
+        story.execute(ONE, "UPDATE items SET n = n + 1 WHERE id % 5 = 0")
+        said = story.wait_for_trouble(*story.sinks, since=since)
+    assert "lock" in said["postgresql"]
+    assert "Lock wait timeout" in said["mysql"]
+    assert "Lock wait timeout" in said["mariadb"]
+    assert "database is locked" in said["sqlite"]
+    story.assert_equal()
+
+
+def limit_files(process: psutil.Process, size: int) -> None:
+    """As large as a file may get under the pen of this process and of its children."""
+    for each in (process, *process.children(recursive=True)):
+        each.rlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def test_a_full_disk_is_said_and_when_there_is_room_again_every_row_arrives(story: Story) -> None:
+    postgres = psutil.Process(story.servers["postgresql"].pid)
+    driver = psutil.Process(story.pipeline.process.pid)
+    limit_files(postgres, 16 * MIB)
+    driver.rlimit(resource.RLIMIT_FSIZE, (8 * MIB, resource.RLIM_INFINITY))
+    since = len(story.pipeline.events)
+    story.execute(MANY)
+    said = story.wait_for_trouble(*story.sinks, since=since)
+    assert "File too large" in said["postgresql"]
+    assert "is full" in said["mysql"]
+    assert "is full" in said["mariadb"]
+    assert "disk" in said["sqlite"]
+
+    limit_files(postgres, resource.RLIM_INFINITY)
+    driver.rlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    for kind in ("mysql", "mariadb"):
+        story.servers[kind].restart(LARGE)
+    story.execute(ONE)
+    story.assert_equal()
+
+
+def stopped(pipeline: RunningPipeline) -> list[psutil.Process]:
+    """The processes of a pipeline that stand still at a failpoint."""
+    children = psutil.Process(pipeline.process.pid).children(recursive=True)
+    return [child for child in children if child.is_running() and child.status() == psutil.STATUS_STOPPED]
+
+
+def resume(pipeline: RunningPipeline) -> None:
+    for process in stopped(pipeline):
+        process.resume()
+
+
+def test_a_sink_that_is_added_later_is_copied_by_itself_while_the_others_stay_live(story: Story) -> None:
+    before = dict(story.sinks)
+    late = SinkDatabase("sqlite", f"sqlite:///{story.folder}/late.db")
+    story.end(0)
+    story.begin(before | {"late": late}, failpoints.environment("chunk-before-load", nth=1, action="stop"))
+    story.pipeline.wait_for(lambda: stopped(story.pipeline), "the copy to stand still")
+    story.execute(ONE, "UPDATE items SET n = 0 WHERE id < 10")
+    story.assert_equal(*before)
+    view = SinkView(story.file, "late")
+    assert not view.is_live()
+
+    story.pipeline.wait_for(lambda: resume(story.pipeline) or view.is_live(), "the copy to end")
+    story.assert_equal()
+
+
+def test_a_table_that_somebody_dropped_is_named_and_copied_again_after_a_drop_of_the_pipeline(story: Story) -> None:
+    since = len(story.pipeline.events)
+    for kind in story.servers:
+        story.sinks[kind].query("DROP TABLE items")
+    story.execute(ONE)
+    for message in story.wait_for_trouble(*story.servers, since=since).values():
+        assert "items" in message
+        assert any(words in message for words in ("is gone", "does not exist", "doesn't exist"))
+    story.assert_equal("sqlite", "late")
+    story.end(1)
+
+    dropped = tailrace("drop", story.file)
+    assert dropped.returncode == 0, dropped
+    story.begin(story.sinks)
+    story.assert_equal()
+    story.end(0)
