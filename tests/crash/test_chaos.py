@@ -22,7 +22,7 @@ import pytest
 from tailrace.testing import PostgresServer
 from tailrace.testing.mysql import MariaDbServer, MySqlServer
 from tailrace.testing.pipelines import RunningPipeline, run_until_current, write_pipeline
-from tailrace.testing.sinks import SinkDatabase, assert_same_rows, sink_databases
+from tailrace.testing.sinks import Server, SinkDatabase, assert_same_rows, sink_databases
 
 SCALE = float(os.environ.get("TAILRACE_CHAOS_SCALE", "0.1"))
 IS_FULL = SCALE >= 1
@@ -81,8 +81,10 @@ class Chaos:
     def _wait_for(self, pipeline: RunningPipeline, *, is_first: bool) -> None:
         """The first life is killed when its tables are live, the others while they take in what they have missed."""
         if is_first:
-            live = lambda: sum(event["state"] == "live" for event in pipeline.said("table"))  # noqa: E731
-            pipeline.wait_for(lambda: live() == len(self._sinks), "the table to be live in every sink")
+            pipeline.wait_for(
+                lambda: {e["sink"] for e in pipeline.said("table") if e["state"] == "live"} >= self._sinks.keys(),
+                "the table to be live in every sink",
+            )
         else:
             pipeline.wait_for(lambda: pipeline.said("running"), "the pipeline to run")
 
@@ -114,7 +116,7 @@ class Chaos:
         """Many clients at once, whose transactions interleave."""
         script = self._file.with_name("pgbench.sql")
         script.write_text(INSERT.format(rows=ROWS) + ";\n")
-        command = [self._server.bin / "pgbench", "--no-vacuum", "--file", script, self._url]
+        command: list[str | Path] = [self._server.bin / "pgbench", "--no-vacuum", "--file", script, self._url]
         command += ["--client", str(CLIENTS), "--transactions", str(TRANSACTIONS), "--jobs", "2"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as clients:
             self._wait_a_little()
@@ -162,7 +164,7 @@ def outcome(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Outcome]:
     url, folder = postgres_server.create_database("chaos"), tmp_path_factory.mktemp("chaos")
-    servers = {"postgresql": postgres_server, "mysql": mysql_server, "mariadb": mariadb_server}
+    servers: dict[str, Server] = {"postgresql": postgres_server, "mysql": mysql_server, "mariadb": mariadb_server}
     try:
         with sink_databases(servers, folder) as sinks:
             with psycopg.connect(url, autocommit=True) as connection:
