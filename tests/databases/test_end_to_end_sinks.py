@@ -6,6 +6,7 @@ sent on purpose.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,7 +154,7 @@ def test_every_kind_of_change_and_of_value_arrives_in_every_sink(setting: Settin
         lines = [line for line in setting.verify(1) if "public.plain" in line]
         assert {line.split()[0] for line in lines} == set(SINKS)
         for line in lines:
-            assert [int(word) for word in line.split() if word.startswith("100")] == [damaged[line.split()[0]]]
+            assert [int(word) for word in line.split() if re.fullmatch("100[123]", word)] == [damaged[line.split()[0]]]
 
         setting.execute("DROP TRIGGER finite ON plain", "INSERT INTO plain (id, x) VALUES (2000, 'NaN')")
         pipeline.wait_for(lambda: len(pipeline.said("sink-failed")) == 2, "MySQL and MariaDB to refuse NaN")
