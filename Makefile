@@ -1,7 +1,7 @@
 # The project's commands. `make` alone lists them.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check format bench clean java
+.PHONY: help setup demo test check chaos format bench clean java
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -27,6 +27,9 @@ check: $(SETUP) ## format, lint, types, layers and unit tests: under two minutes
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest tests/unit
+
+chaos: setup ## the chaos tests at full size: millions of rows into every sink, killed in every scenario; an hour or so
+	@$(WITH_JAVA) TAILRACE_CHAOS_SCALE=1 $(BIN)/pytest -s tests/crash/test_chaos.py
 
 format: $(SETUP) ## format the code and mend what the linter can mend
 	$(BIN)/ruff format

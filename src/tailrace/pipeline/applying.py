@@ -29,6 +29,9 @@ from tailrace.sinks.base import Batch
 from tailrace.spark.apply import ApplyPlan, PartResult, TablePlan, stage_batch, stage_range
 from tailrace.spark.layout import LOG, SPARK
 
+LOST_TRIES = 5
+"""How often in a row a query that Spark lost is started again before the sink is given up."""
+
 
 class Stopping(Exception):
     """Raised inside a micro-batch that must not begin any more."""
@@ -60,6 +63,7 @@ class SinkPipeline:
         self._is_marked = False  # the sink itself holds a watermark
         self.unknown = threading.Event()  # the log holds a table that the sink has never heard of
         self.on_commit: Callable[[], None] = lambda: None
+        self._losses = 0  # queries that Spark lost since the last commit
 
     def load_state(self, start_position: str) -> None:
         """Read where the sink is, and find that place in the present log."""
@@ -92,6 +96,12 @@ class SinkPipeline:
     def start(self) -> None:
         """Begin to follow the log from the sink's own watermark."""
         self.error = None
+        try:
+            self.query = self._query()
+        except Exception as error:  # a query that does not start is one that is lost
+            raise self._lost(str(error) or type(error).__name__) from error
+
+    def _query(self) -> StreamingQuery:
         checkpoint = f"{self.pipeline.state}/{SPARK}/{self.name}/{uuid.uuid4().hex}"
         stream = (
             self.spark.readStream.format("tailrace")
@@ -101,7 +111,7 @@ class SinkPipeline:
             .option("numPartitions", str(self._parts))
             .load()
         )
-        self.query = (
+        return (
             stream.writeStream.queryName(f"tailrace {self.pipeline.name} {self.name}")
             .option("checkpointLocation", checkpoint)
             .foreachBatch(self._on_batch)
@@ -128,7 +138,14 @@ class SinkPipeline:
             words = str(self.query.exception() or "no reason given")
         except Exception as error:
             return EngineLost(f"Spark's JVM is gone: {type(error).__name__}")
-        return self.error or EngineLost(f"the streaming query of sink {self.name} ended: {words.splitlines()[0]}")
+        return self.error or self._lost(words)
+
+    def _lost(self, words: str) -> EngineLost:
+        """Spark's JVM lives, and lost a worker of its own: on a busy machine it may not have come up in time."""
+        self._losses += 1
+        lost = EngineLost(f"the streaming query of sink {self.name} ended: {words.splitlines()[0]}")
+        lost.retry = self._losses <= LOST_TRIES
+        return lost
 
     def catch_up_to(self, statuses: list[TableStatus], last: int, *, finish: bool) -> None:
         """Apply the changes of some tables up to offset `last` of the log; with `finish` they are live afterwards.
@@ -192,6 +209,7 @@ class SinkPipeline:
         self.watermark = mark
         self.last_commit_us = max((r.time_us for r in results), default=self.last_commit_us)
         self.committed_at = time.time()
+        self._losses = 0
         if any(table not in self.tables for result in results for table in result.seen):
             self.unknown.set()
 

@@ -46,7 +46,8 @@ def open_session(pipeline: config.Pipeline) -> SparkSession:
     if pipeline.spark.master is not None:
         builder = builder.master(pipeline.spark.master)
     elif "SPARK_ENV_LOADED" not in os.environ:
-        builder = builder.master(f"local[{os.cpu_count() or 2},{TASK_TRIES}]")
+        cores = os.cpu_count() or 2  # a copy takes a slot a core; one more is left to what is live meanwhile
+        builder = builder.master(f"local[{cores + 1},{TASK_TRIES}]").config("spark.default.parallelism", str(cores))
     for key, value in (_DEFAULTS | _logging(pipeline) | pipeline.spark.settings()).items():
         builder = builder.config(key, value)
     if SparkSession.getActiveSession() is None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tailrace.model.schema import TableSchema
@@ -18,6 +20,7 @@ TASK_BYTES = 128 << 20
 """What a task should have to read if there is enough of it: starting one costs as much as reading some megabytes."""
 CHUNK_COST_BYTES = 65_536
 """What a chunk costs besides its bytes."""
+POOL = "snapshots"
 
 
 class ChunkWork(msgspec.Struct, frozen=True):
@@ -38,8 +41,19 @@ def load_chunks(spark: SparkSession, source: Any, sink: Any, snapshot: str, work
     def run(group: list[ChunkWork]) -> Any:
         return attempt(lambda: [_load(source, sink, snapshot, item) for item in group])
 
-    found = unwrap(spark.sparkContext.parallelize(tasks, len(tasks)).map(run).collect())
+    with _in_pool(spark.sparkContext):
+        found = unwrap(spark.sparkContext.parallelize(tasks, len(tasks)).map(run).collect())
     return [loaded for group in found for loaded in group]
+
+
+@contextmanager
+def _in_pool(context: SparkContext) -> Iterator[None]:
+    """Spark shares slots out between pools, but first come, first served within one: a copy would be served first."""
+    context.setLocalProperty("spark.scheduler.pool", POOL)
+    try:
+        yield
+    finally:
+        context.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]  # how pyspark removes one
 
 
 def _load(source: Any, sink: Any, snapshot: str, item: ChunkWork) -> Loaded:

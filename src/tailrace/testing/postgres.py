@@ -30,7 +30,7 @@ SETTINGS = {
     "wal_level": "logical",
     "max_wal_senders": "20",
     "max_replication_slots": "20",
-    "max_connections": "100",
+    "max_connections": "200",
     "unix_socket_directories": "",
     "log_line_prefix": "%m [%p] %d ",
 }

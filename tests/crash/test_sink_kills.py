@@ -1,0 +1,121 @@
+"""The driver is killed around a sink's commit, in PostgreSQL and in MySQL at the same moment: it ends equal.
+
+A failpoint holds the driver at the place, for each sink in a thread of its own; once all sinks show from outside that
+they are there, the driver gets SIGKILL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tailrace import failpoints
+from tailrace.testing import PostgresServer
+from tailrace.testing.mysql import MySqlServer
+from tailrace.testing.pipelines import RunningPipeline, run_until_current, write_pipeline
+from tailrace.testing.sinks import Server, SinkDatabase, SinkView, assert_same_rows, sink_databases
+
+pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
+
+ROWS = 30_000
+SPARK = {"master": "local[4,4]", "conf": {"spark.default.parallelism": 2}}
+"""The copies into both sinks have room beside each other."""
+
+
+@dataclass
+class Setting:
+    url: str
+    file: Path
+    sinks: dict[str, SinkDatabase]
+    dead: dict[str, set[str]] = field(default_factory=dict)
+    """Staging tables that killed drivers have left behind."""
+
+    def execute(self, *statements: str) -> None:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(statement.encode())
+
+    def kill_at(self, failpoint: str, is_there: Callable[[SinkDatabase], bool], seconds: float = 60) -> None:
+        """Hold the driver at `failpoint` until all sinks are there, and kill it."""
+        environment = failpoints.environment(failpoint, action=f"sleep={seconds}")
+        with RunningPipeline(self.file, environment=environment) as pipeline:
+            pipeline.wait_for(lambda: all(map(is_there, self.sinks.values())), f"all sinks to be at {failpoint}")
+            pipeline.kill()
+        self.dead = {kind: set(sink.staging_tables()) for kind, sink in self.sinks.items()}
+
+    def view(self, sink: SinkDatabase) -> SinkView:
+        return SinkView(self.file, sink.kind)
+
+
+@pytest.fixture
+def setting(
+    postgres_server: PostgresServer, mysql_server: MySqlServer, postgres_url: str, tmp_path: Path
+) -> Iterator[Setting]:
+    servers: dict[str, Server] = {"postgresql": postgres_server, "mysql": mysql_server}
+    with sink_databases(servers) as sinks:
+        urls = {kind: sink.url for kind, sink in sinks.items()}
+        source = {"snapshot": {"chunk_bytes": 262_144}}
+        made = Setting(postgres_url, write_pipeline(tmp_path, postgres_url, urls, source=source, spark=SPARK), sinks)
+        made.execute(
+            "CREATE TABLE items (id int PRIMARY KEY, n int, t text)",
+            f"INSERT INTO items SELECT n, 0, repeat('x', 90) || n FROM generate_series(1, {ROWS}) n",
+        )
+        yield made
+
+
+def test_a_driver_killed_around_the_commit_of_every_sink_ends_equal_and_leaves_no_staging_tables(
+    setting: Setting,
+) -> None:
+    def has_loaded(sink: SinkDatabase) -> bool:
+        return setting.view(sink).chunks_loaded() > 0
+
+    def is_live(sink: SinkDatabase) -> bool:
+        return setting.view(sink).is_live()
+
+    def has_staged(sink: SinkDatabase) -> bool:
+        return bool(sink.staging_tables())
+
+    def is_evolved(sink: SinkDatabase) -> bool:
+        return sink.query("SELECT count(extra) FROM items") == [(ROWS,)]
+
+    setting.kill_at("chunk-loaded", has_loaded, seconds=3)
+    assert not any(is_live(sink) for sink in setting.sinks.values())
+    setting.execute("UPDATE items SET n = n + 1 WHERE id % 2 = 0", "DELETE FROM items WHERE id = 7")
+    setting.kill_at("table-live", is_live)
+
+    setting.execute("INSERT INTO items VALUES (7, 7, 'again')", "UPDATE items SET n = n + 1")
+    setting.kill_at("batch-staged", has_staged)
+    staged = setting.dead
+    assert all(staged.values())
+
+    setting.execute("ALTER TABLE items ADD COLUMN extra text", "UPDATE items SET extra = 'extra ' || id")
+    setting.kill_at("sink-before-commit", SinkDatabase.has_open_write)
+    assert all(setting.dead.values())
+    assert not any(staged[kind] & setting.dead[kind] for kind in staged)
+    assert setting.sinks["mysql"].query("SELECT count(extra) FROM items") == [(0,)]  # its DDL is done, the batch is not
+    assert all(sink.query("SELECT max(n) FROM items") == [(1,)] for sink in setting.sinks.values())
+
+    setting.kill_at("sink-committed", _quietly(is_evolved))
+    assert all(setting.dead.values())
+
+    setting.execute("UPDATE items SET id = id + 100000 WHERE id % 10 = 0", "UPDATE items SET extra = NULL WHERE n = 2")
+    run_until_current(setting.file)
+    for sink in setting.sinks.values():
+        assert assert_same_rows(setting.url, sink, "items", ("id", "n", "t", "extra"), "id") == ROWS
+        assert not sink.staging_tables()
+
+
+def _quietly(look: Callable[[SinkDatabase], bool]) -> Callable[[SinkDatabase], bool]:
+    """False while PostgreSQL's table has not the column yet."""
+
+    def is_so(sink: SinkDatabase) -> bool:
+        try:
+            return look(sink)
+        except psycopg.errors.UndefinedColumn:
+            return False
+
+    return is_so
