@@ -21,8 +21,6 @@ from tailrace import config, registry
 from tailrace.errors import SinkError
 from tailrace.model.lifecycle import TableState
 from tailrace.sinks.base import SinkState
-from tailrace.sinks.sql.sqlite import SqliteSink
-from tailrace.sinks.sql.sqlite_peek import SqlitePeek
 from tailrace.sources.postgres.positions import reached
 from tailrace.testing.mysql import MariaDbServer, MySqlServer
 from tailrace.testing.pipelines import RunningPipeline, position_of
@@ -164,14 +162,12 @@ class SinkView:
 
     def state(self) -> SinkState:
         """Empty while there is none, or while the sink does not answer."""
-        nothing = SinkState(None, {}, {})
-        view = SqlitePeek(self._sink) if isinstance(self._sink, SqliteSink) else self._sink
         try:
-            return view.read_state() or nothing
-        except (SinkError, sqlite3.Error):
-            return nothing
+            return self._sink.read_state()
+        except SinkError:
+            return SinkState(None, {}, {})
         finally:
-            view.close()
+            self._sink.close()
 
     def chunks_loaded(self) -> int:
         return sum(mark.is_loaded for marks in self.state().chunks.values() for mark in marks)
