@@ -68,7 +68,7 @@ class Story:
         """Write the file with these sinks, and start."""
         self.sinks = sinks
         urls = {name: sink.url for name, sink in sinks.items()}
-        settings = {"source": {"snapshot": {"chunk_bytes": 65_536}}}
+        settings = {"source": {"snapshot": {"chunk_bytes": 524_288}}}
         self.file = write_pipeline(self.folder, self.url, urls, name="failures", **settings)
         self.pipeline = RunningPipeline(self.file, environment=environment)
 

@@ -229,8 +229,15 @@ class _Server:
 
     def _command(self, data: Path) -> list[str | Path]:
         command = [*self._unpacked.command(self.flavor.program), f"--defaults-file={self.folder / 'server.cnf'}"]
-        command += [f"--basedir={self._unpacked.folder / 'usr'}", f"--datadir={data}"]
+        command += [f"--basedir={self._unpacked.folder / 'usr'}", f"--datadir={data}", f"--tmpdir={self._scratch()}"]
         return [*command, f"--lc-messages-dir={self._messages}", f"--character-sets-dir={self._messages / 'charsets'}"]
+
+    def _scratch(self) -> Path:
+        """A folder of its own for temporary tables: a server that starts removes those that it finds in /tmp."""
+        folder = self.folder / "tmp"
+        folder.mkdir(exist_ok=True)
+        self._owner.own(folder)
+        return folder
 
     def _launch(self, command: list[str | Path]) -> subprocess.Popen[bytes]:
         """With an environment that names no settings of other servers; OpenSSL's file would be another version's."""
