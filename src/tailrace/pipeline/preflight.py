@@ -25,10 +25,13 @@ _GIB = 1 << 30
 
 def check(pipeline: config.Pipeline) -> list[Finding]:
     """Every finding, never an exception of ours."""
+    return [*check_without_sinks(pipeline), *(sink_finding(pipeline, name) for name in pipeline.sinks)]
+
+
+def check_without_sinks(pipeline: config.Pipeline) -> list[Finding]:
     return [
         *source_findings(pipeline),
         *state_findings(pipeline.state, pipeline.log.max_bytes),
-        *(sink_finding(pipeline, name) for name in pipeline.sinks),
         java_finding(os.environ),
         pyspark_finding(),
     ]

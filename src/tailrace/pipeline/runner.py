@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import signal
 import threading
@@ -30,6 +31,7 @@ LOOP_SECONDS = 0.05
 STOP_SECONDS = 20.0
 CONNECT_SECONDS = 15.0
 BACKOFF_SECONDS = (0.5, 30.0)
+ABSENT_SECONDS = 5.0
 
 
 def run(pipeline: config.Pipeline, *, until_current: bool = False, reporter: Reporter | None = None) -> int:
@@ -52,6 +54,7 @@ class Runner:
         self._retries: dict[str, float] = {}  # sink: when to try again
         self._backoff: dict[str, float] = {}
         self._given_up: dict[str, TailraceError] = {}
+        self._absent: dict[str, float] = {}  # sink that did not answer at the start: when to ask it again
         self._spark: SparkSession | None = None  # only if it is ours to stop
         self._log_start = ""
         self._target: str | None = None
@@ -65,7 +68,8 @@ class Runner:
         lock = self.storage.lock("run.lock")
         capture: CaptureSupervisor | None = None
         try:
-            self._patiently(lambda: preflight.raise_if_failing(preflight.check(self.pipeline)))
+            self._patiently(lambda: preflight.raise_if_failing(preflight.check_without_sinks(self.pipeline)))
+            self._check_sinks(must_answer=until_current)
             start = self._patiently(self.source.prepare)
             self._log_start = self._check_positions(start)
             if until_current:
@@ -74,7 +78,7 @@ class Runner:
             capture.start()
             spark = self._open_spark()
             self._start_sinks(spark, capture)
-            self._loop(capture)
+            self._loop(spark, capture, start)
             for error in self._given_up.values():
                 raise error
             return 0
@@ -99,6 +103,23 @@ class Runner:
                     raise _Stopped("stopped before it began") from error
                 backoff *= 2
 
+    def _check_sinks(self, *, must_answer: bool) -> None:
+        """A sink that does not answer is left for later, unless it is the only one, or has to be current at the end."""
+        for name in self.sinks:
+            try:
+                self._patiently(lambda name=name: self._check_sink(name))  # type: ignore[misc]
+            except SinkUnavailable as error:
+                if must_answer or len(self._absent) == len(self.sinks) - 1:
+                    raise
+                self._ask_later(name, error)
+
+    def _check_sink(self, name: str) -> None:
+        preflight.raise_if_failing([preflight.sink_finding(self.pipeline, name)])
+
+    def _ask_later(self, name: str, error: TailraceError) -> None:
+        self.reporter.say("sink-retry", sink=name, message=str(error), retry_seconds=ABSENT_SECONDS)
+        self._absent[name] = time.monotonic() + ABSENT_SECONDS
+
     def _check_positions(self, confirmed: str) -> str:
         """Refuse to go on where the source has forgotten what the log or a sink needs. Returns where the log starts."""
         log = LogReader(self.storage.folder(LOG))
@@ -108,13 +129,16 @@ class Runner:
             reached = log.header(names[-1]).position if names else identity.start_position
             self._refuse_gap("the change log", reached, confirmed)
             return identity.start_position
-        for name, sink in self.sinks.items():
-            state = sink.read_state()
-            marks = [status.watermark for status in state.tables.values() if status.state != "live"]
-            marks += [state.watermark] if state.watermark is not None else []
-            for mark in marks:
-                self._refuse_gap(f"sink {name}", mark.position, confirmed)
+        for name in self.sinks.keys() - self._absent.keys():
+            self._check_position(name, confirmed)
         return confirmed
+
+    def _check_position(self, name: str, confirmed: str) -> None:
+        state = self.sinks[name].read_state()
+        marks = [status.watermark for status in state.tables.values() if status.state != "live"]
+        marks += [state.watermark] if state.watermark is not None else []
+        for mark in marks:
+            self._refuse_gap(f"sink {name}", mark.position, confirmed)
 
     def _refuse_gap(self, who: str, has: str, confirmed: str) -> None:
         if has and not self.source.reached(has, confirmed):
@@ -134,20 +158,45 @@ class Runner:
     def _start_sinks(self, spark: SparkSession, capture: CaptureSupervisor) -> None:
         log = LogReader(self.storage.folder(LOG))
         log_id = self._wait_for(capture, lambda: log.identity() and log.identity().id)  # type: ignore[union-attr]
-        for name, sink in self.sinks.items():
-            follower = SinkPipeline(spark, self.pipeline, name, self.source, sink, log_id)
-            self._wait_for(capture, lambda sink=sink: self._has_reached(capture, sink, log_id))  # type: ignore[misc]
-            sink.clean()
-            follower.load_state(self._log_start)
-            follower.on_commit = lambda: self._acknowledge(capture)
-            keeper = TableKeeper(follower, self.reporter.say)
-            self._followers.append(follower)
-            self._keepers.append(keeper)
+        for name in [name for name in self.sinks if name not in self._absent]:
+            self._wait_for(capture, lambda name=name: self._has_reached(capture, self.sinks[name], log_id))  # type: ignore[misc]
+            self._add_sink(spark, capture, name, log_id)
         for follower, keeper in zip(self._followers, self._keepers, strict=True):
             follower.start()
             keeper.start()
         self._acknowledge(capture)  # a log that is full may hold nothing that is still needed
         self.reporter.say("running", sinks=list(self.sinks), tables=sum(len(f.tables) for f in self._followers))
+
+    def _add_sink(self, spark: SparkSession, capture: CaptureSupervisor, name: str, log_id: str) -> None:
+        sink = self.sinks[name]
+        follower = SinkPipeline(spark, self.pipeline, name, self.source, sink, log_id)
+        sink.clean()
+        follower.load_state(self._log_start)
+        follower.on_commit = lambda: self._acknowledge(capture)
+        self._followers.append(follower)
+        self._keepers.append(TableKeeper(follower, self.reporter.say))
+
+    def _ask_absent(self, spark: SparkSession, capture: CaptureSupervisor, confirmed: str) -> None:
+        """Take in the sinks that did not answer at the start, once they do."""
+        log_id = self._followers[0].log_id
+        for name in [name for name, due in self._absent.items() if time.monotonic() >= due]:
+            try:
+                self._check_sink(name)
+                self._check_position(name, confirmed)
+                if not self._has_reached(capture, self.sinks[name], log_id):
+                    continue
+                self._add_sink(spark, capture, name, log_id)
+            except TailraceError as error:
+                if error.retry:
+                    self._ask_later(name, error)
+                else:
+                    self._absent[name] = math.inf
+                    self._leave(name, error)
+                continue
+            del self._absent[name]
+            self._followers[-1].start()
+            self._keepers[-1].start()
+            self.reporter.say("running", sinks=[name], tables=len(self._followers[-1].tables))
 
     def _has_reached(self, capture: CaptureSupervisor, sink: Any, log_id: str) -> bool:
         """True once a rebuilt log has come as far as the sink was: only then can its place be found again."""
@@ -169,14 +218,17 @@ class Runner:
 
     def _acknowledge(self, capture: CaptureSupervisor) -> None:
         """What the slowest table of the slowest sink has, the source may forget."""
+        if self._absent:
+            return  # nobody knows what they have
         slowest = min((follower.needed() for follower in self._followers), key=lambda mark: mark.offset)
         if slowest.position:
             capture.acknowledge(slowest.offset, slowest.position)
 
-    def _loop(self, capture: CaptureSupervisor) -> None:
+    def _loop(self, spark: SparkSession, capture: CaptureSupervisor, start: str) -> None:
         while not self._stopping.wait(LOOP_SECONDS):
             if capture.error is not None:
                 raise capture.error
+            self._ask_absent(spark, capture, start)
             for follower, keeper in zip(self._followers, self._keepers, strict=True):
                 self._tend(follower, keeper)
             self._tell(capture)
@@ -224,12 +276,15 @@ class Runner:
 
     def _give_up(self, follower: SinkPipeline, keeper: TableKeeper, error: TailraceError) -> None:
         """One sink's trouble is not the others': they go on, and the source keeps what this one still needs."""
-        self._given_up[follower.name] = error
-        if len(self._given_up) == len(self._followers):
-            raise error
         keeper.stop()
         follower.stop()
-        self.reporter.say("sink-failed", sink=follower.name, message=str(error), hint=error.hint)
+        self._leave(follower.name, error)
+
+    def _leave(self, name: str, error: TailraceError) -> None:
+        self._given_up[name] = error
+        if all(follower.name in self._given_up for follower in self._followers):
+            raise error
+        self.reporter.say("sink-failed", sink=name, message=str(error), hint=error.hint)
 
     def _is_current(self, capture: CaptureSupervisor) -> bool:
         progress = capture.progress

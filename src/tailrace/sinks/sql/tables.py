@@ -200,7 +200,8 @@ def misfit(dialect: Dialect, schema: TableSchema, target: Target, existing: Exis
 def gone(schema: TableSchema, target: Target) -> SinkRejected:
     return SinkRejected(
         f"table {target} is gone from the sink: somebody dropped or renamed what {schema.table} was copied to",
-        hint=f"bring it back, or run `tailrace snapshot {schema.table}` to copy it again",
+        hint="bring it back with its rows, or run `tailrace drop` on this pipeline, then `tailrace run`, which copies"
+        " all tables again",
     )
 
 
