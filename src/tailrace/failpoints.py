@@ -3,9 +3,10 @@
 A failpoint does nothing unless the environment asks for it:
 
 - `TAILRACE_FAILPOINT=name[:nth][:action]` — `nth` counts from 1 within one process (without it: every time); the action
-  is `kill` (SIGKILL of this process, the default), `raise`, `sleep=SECONDS` or `stop` (SIGSTOP).
-- `TAILRACE_FAILPOINT_ONCE=path` — fire only if this process is the one that creates the file, so that a restarted
-  process does not die again.
+  is `kill` (SIGKILL of this process, the default), `raise`, `sleep=SECONDS` or `stop` (SIGSTOP). Several are separated
+  by commas.
+- `TAILRACE_FAILPOINT_ONCE=path` — fire only if this process is the one that creates the file `path.name`, so that a
+  restarted process does not die again.
 """
 
 from __future__ import annotations
@@ -48,6 +49,17 @@ def environment(name: str, *, nth: int | None = None, action: str = "kill", once
     return {VARIABLE: request} if once is None else {VARIABLE: request, ONCE: once}
 
 
+def together(*armed: dict[str, str]) -> dict[str, str]:
+    """The variables that arm several failpoints, which share their `once`."""
+    requests = ",".join(each[VARIABLE] for each in armed)
+    return armed[0] | {VARIABLE: requests}
+
+
+def fired(name: str, once: str) -> bool:
+    """Whether a failpoint that was armed with `once` has fired."""
+    return os.path.exists(f"{once}.{name}")
+
+
 def reached(name: str) -> None:
     """Say that the program stands at `name`. Costs one look into the environment when nothing is armed."""
     request = os.environ.get(VARIABLE)
@@ -58,12 +70,11 @@ def reached(name: str) -> None:
 def _fire_if_asked(name: str, request: str) -> None:
     if name not in ALL:
         raise ValueError(f"failpoint {name!r} is reached but not declared")
-    wanted, nth, action = _parse(request)
-    if name != wanted:
-        return
-    _reached[name] += 1
-    if nth in (None, _reached[name]) and _is_first(os.environ.get(ONCE)):
-        _act(name, action)
+    for wanted, nth, action in map(_parse, request.split(",")):
+        if name == wanted:
+            _reached[name] += 1
+            if nth in (None, _reached[name]) and _is_first(name, os.environ.get(ONCE)):
+                _act(name, action)
 
 
 def _parse(request: str) -> tuple[str, int | None, str]:
@@ -74,11 +85,11 @@ def _parse(request: str) -> tuple[str, int | None, str]:
     return match["name"], None if nth is None else int(nth), match["action"] or "kill"
 
 
-def _is_first(path: str | None) -> bool:
+def _is_first(name: str, path: str | None) -> bool:
     if not path:
         return True
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        os.close(os.open(f"{path}.{name}", os.O_CREAT | os.O_EXCL | os.O_WRONLY))
     except FileExistsError:
         return False
     return True

@@ -10,36 +10,62 @@ from tailrace import failpoints
 from tailrace.testing import content, hot
 from tailrace.testing.pipelines import RunningPipeline, run_until_current, write_pipeline
 
-IN_CAPTURE = {
+pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(900)]
+
+OF_THE_DRIVER = (
+    "snapshot-planned",
+    "snapshot-finished",
+    "catch-up-step-committed",
+    "table-live",
+    "batch-staged",
+    "sink-before-commit",
+    "sink-committed",
+)
+"""In the order of a table's life: each run dies at one of them, and the next one goes on to the following."""
+OF_CAPTURE = (
     "log-segment-written",
     "log-segment-synced",
     "log-segment-published",
     "capture-before-acknowledge",
     "capture-after-acknowledge",
-}
-IN_TASKS = {"chunk-before-load", "chunk-loaded"}
+)
+OF_TASKS = ("chunk-before-load", "chunk-loaded")
 
 
-@pytest.mark.parametrize("failpoint", sorted(failpoints.ALL))
-def test_a_pipeline_killed_at_any_step_ends_equal_to_its_source(
-    failpoint: str, postgres_url: str, tmp_path: Path
-) -> None:
+def test_every_failpoint_is_tried() -> None:
+    assert {*OF_THE_DRIVER, *OF_CAPTURE, *OF_TASKS} == failpoints.ALL.keys()
+
+
+@pytest.fixture
+def file(postgres_url: str, tmp_path: Path) -> Path:
     hot.create(postgres_url)
     hot.run(postgres_url, seed=11, transactions=150)
-    file = write_pipeline(tmp_path, postgres_url, {"replica": f"sqlite:///{tmp_path}/replica.db"})
-    once = tmp_path / "fired"
-    armed = failpoints.environment(failpoint, once=str(once))
+    return write_pipeline(tmp_path, postgres_url, {"replica": f"sqlite:///{tmp_path}/replica.db"})
 
-    workload = hot.HotWorkload.start(postgres_url, rate=100, seed=12)
-    pipeline = RunningPipeline(file, environment=armed)
-    pipeline.wait_for(lambda: once.exists() or pipeline.process.poll() is not None, f"{failpoint} to be reached")
-    assert once.exists(), pipeline.output
-    if failpoint in IN_CAPTURE | IN_TASKS:
+
+def test_a_driver_killed_at_any_step_ends_equal_to_its_source(postgres_url: str, file: Path) -> None:
+    once = str(file.with_name("once"))
+    with hot.HotWorkload.start(postgres_url, rate=100, seed=12):
+        for name in OF_THE_DRIVER:
+            with RunningPipeline(file, environment=failpoints.environment(name, once=once)) as pipeline:
+                assert pipeline.ended() == -9, (name, pipeline.output)
+            assert failpoints.fired(name, once)
+    run_until_current(file)
+    content.assert_same(content.sqlite_differences(postgres_url, file.with_name("replica.db")))
+
+
+def test_processes_of_a_pipeline_killed_at_any_step_are_replaced(postgres_url: str, file: Path) -> None:
+    """The capture process and the tasks: the run goes on, with others in their place."""
+    once = str(file.with_name("once"))
+    names = (*OF_CAPTURE, *OF_TASKS)
+    armed = failpoints.together(*(failpoints.environment(name, once=once) for name in names))
+    with (
+        hot.HotWorkload.start(postgres_url, rate=100, seed=13),
+        RunningPipeline(file, environment=armed) as pipeline,
+    ):
+        for name in names:
+            pipeline.wait_for(lambda name=name: failpoints.fired(name, once), f"{name} to be reached")
         pipeline.wait_until_live()
         assert pipeline.stop() == 0, pipeline.output
-    else:
-        assert pipeline.ended() == -9, pipeline.output
-    workload.stop()
-
     run_until_current(file)
-    content.assert_same(content.sqlite_differences(postgres_url, tmp_path / "replica.db"))
+    content.assert_same(content.sqlite_differences(postgres_url, file.with_name("replica.db")))
