@@ -45,8 +45,11 @@ def file(postgres_url: str, tmp_path: Path) -> Path:
 
 def test_a_driver_killed_at_any_step_ends_equal_to_its_source(postgres_url: str, file: Path) -> None:
     once = str(file.with_name("once"))
-    with hot.HotWorkload.start(postgres_url, rate=100, seed=12):
+    with hot.HotWorkload.start(postgres_url, rate=50, seed=12):
         for name in OF_THE_DRIVER:
+            if name == "table-live":  # the step before may have been the last one: the tables begin anew
+                for path in file.parent.glob("replica.db*"):
+                    path.unlink()
             with RunningPipeline(file, environment=failpoints.environment(name, once=once)) as pipeline:
                 assert pipeline.ended() == -9, (name, pipeline.output)
             assert failpoints.fired(name, once)
@@ -60,7 +63,7 @@ def test_processes_of_a_pipeline_killed_at_any_step_are_replaced(postgres_url: s
     names = (*OF_CAPTURE, *OF_TASKS)
     armed = failpoints.together(*(failpoints.environment(name, once=once) for name in names))
     with (
-        hot.HotWorkload.start(postgres_url, rate=100, seed=13),
+        hot.HotWorkload.start(postgres_url, rate=50, seed=13),
         RunningPipeline(file, environment=armed) as pipeline,
     ):
         for name in names:
