@@ -123,17 +123,24 @@ def launch(
 
 def kill_tree(process: subprocess.Popen[bytes]) -> None:
     """SIGKILL the process and all of its children, and return when every one of them is gone."""
-    try:
-        family = psutil.Process(process.pid)
-        family.suspend()  # a stopped parent starts no further child
-        children = family.children(recursive=True)
-    except psutil.NoSuchProcess:
-        children = []
+    family = _suspended_family(process.pid)
     process.kill()
-    for child in children:
-        _kill(child)
+    for member in family:
+        _kill(member)
     process.wait()
-    wait_until(lambda: not any(map(_is_running, children)), seconds=30, what="killed processes to be gone")
+    wait_until(lambda: not any(map(_is_running, family)), seconds=30, what="killed processes to be gone")
+
+
+def _suspended_family(pid: int) -> list[psutil.Process]:
+    """The process and all below it. Each is stopped before its children are listed: so it starts no further one."""
+    family: list[psutil.Process] = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        family.append(psutil.Process(pid))
+    for member in family:  # which grows meanwhile
+        with contextlib.suppress(psutil.NoSuchProcess):
+            member.suspend()
+            family += member.children()
+    return family
 
 
 def remove_tree(folder: Path, seconds: float = 5) -> None:

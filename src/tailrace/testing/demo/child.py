@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from tailrace.errors import TailraceError
-from tailrace.testing.processes import LAUNCHER, last_lines
+from tailrace.testing.processes import LAUNCHER, kill_tree, last_lines
 
 STOP_SECONDS = 60
 
@@ -95,9 +95,7 @@ class PipelineProcess:
 
     def end(self) -> None:
         """Whatever is left of the run, by force. Called more than once without harm."""
-        self._remember_family()
-        self._process.kill()
-        self._process.wait()
+        kill_tree(self._process)
         for process in self._family:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()  # psutil knows a process again by its time of birth
