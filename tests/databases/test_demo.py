@@ -51,6 +51,11 @@ def test_the_demo_survives_its_kill_and_ends_identical():
     assert processes_about(folder_in(told)) == []
 
 
+def _as_on_a_terminal() -> None:
+    """Jobs in the background of a shell are born deaf to Ctrl-C, and so are their children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize(
     ("how", "code", "moment"),
     [
@@ -63,7 +68,9 @@ def test_the_demo_survives_its_kill_and_ends_identical():
 def test_an_interrupted_demo_leaves_nothing_behind(how, code, moment, tmp_path):
     log = tmp_path / "demo.log"
     with log.open("wb") as out:
-        demo = subprocess.Popen(DEMO, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+        demo = subprocess.Popen(
+            DEMO, stdout=out, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_as_on_a_terminal
+        )
     wait_until(lambda: moment in log.read_text() or demo.poll() is not None, seconds=400, what=moment)
     time.sleep(0.5)  # not a condition: to be in the middle of whatever comes next
     os.killpg(demo.pid, how)  # as a terminal does it: to the whole group

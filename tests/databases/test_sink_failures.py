@@ -3,8 +3,7 @@
 The tests of this file are one story, told in their order to one pipeline with a sink of each kind, on servers of its
 own. A sink in trouble never holds up the others.
 
-A full disk is a real limit, and a different one each: MySQL and MariaDB have a data file that may not grow any more,
-PostgreSQL and SQLite write under the kernel's limit on the size of files (RLIMIT_FSIZE), which needs no privileges.
+A full disk is a real limit, and a different one each: MySQL has a data file that may not grow any more, PostgreSQL and SQLite write under the kernel's limit on the size of files (RLIMIT_FSIZE), which needs no privileges.
 PostgreSQL does not call that a full disk (53100, which is retried): its sink is given up until the next run.
 """
 
@@ -105,7 +104,7 @@ def story(postgres_server: PostgresServer, tmp_path_factory: pytest.TempPathFact
         servers: dict[str, Server] = {
             "postgresql": stack.enter_context(requires(PostgresServer.start, settings=FAST)),
             "mysql": stack.enter_context(requires(MySqlServer.start, settings={**FAST_MYSQL, **SMALL})),
-            "mariadb": stack.enter_context(requires(MariaDbServer.start, settings={**FAST_MYSQL, **SMALL})),
+            "mariadb": stack.enter_context(requires(MariaDbServer.start, settings=FAST_MYSQL)),
         }
         sinks = stack.enter_context(sink_databases(servers, folder))
         made = Story(url, folder, servers, {}, Path(), None)  # type: ignore[arg-type]
@@ -147,10 +146,17 @@ def test_a_server_that_restarts_and_sessions_that_are_cut_go_unnoticed_by_the_ro
     story.assert_equal()
 
 
+def words_of(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:  # it has ended meanwhile
+        return ""
+
+
 def test_a_python_worker_of_spark_that_is_lost_is_not_the_end_of_its_sink(story: Story) -> None:
     children = psutil.Process(story.pipeline.process.pid).children(recursive=True)
-    runners = [child for child in children if "python_streaming_source_runner" in " ".join(child.cmdline())]
-    assert len(runners) == len(story.sinks)
+    runners = [child for child in children if "python_streaming_source_runner" in words_of(child)]
+    assert len(runners) >= len(story.sinks)
     for runner in runners:
         runner.kill()
     story.execute(ONE)
@@ -195,13 +201,12 @@ def test_a_full_disk_is_said_and_when_there_is_room_again_every_row_arrives(stor
     driver.rlimit(resource.RLIMIT_FSIZE, (8 * MIB, hard))
     since = len(story.pipeline.events)
     story.execute(MANY)
-    full = {"postgresql": "File too large", "mysql": "is full", "mariadb": "is full", "sqlite": "disk"}
+    full = {"postgresql": "File too large", "mysql": "is full", "sqlite": "disk"}
     story.wait_for_words(full, since)
 
     driver.rlimit(resource.RLIMIT_FSIZE, (soft, hard))
     story.servers["postgresql"].restart()
-    for kind in ("mysql", "mariadb"):
-        story.servers[kind].restart(LARGE)
+    story.servers["mysql"].restart(LARGE)
     story.execute(ONE)
     story.assert_equal("sqlite", "mysql", "mariadb")
     assert [event["sink"] for event in story.pipeline.said("sink-failed")] == ["postgresql"]  # for the next run
