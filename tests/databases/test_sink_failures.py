@@ -3,7 +3,8 @@
 The tests of this file are one story, told in their order to one pipeline with a sink of each kind, on servers of its
 own. A sink in trouble never holds up the others.
 
-A full disk is a real limit, and a different one each: MySQL has a data file that may not grow any more, PostgreSQL and SQLite write under the kernel's limit on the size of files (RLIMIT_FSIZE), which needs no privileges.
+A full disk is a real limit, and a different one each: MySQL has a data file that may not grow any more, PostgreSQL and
+SQLite write under the kernel's limit on the size of files (RLIMIT_FSIZE), which needs no privileges.
 PostgreSQL does not call that a full disk (53100, which is retried): its sink is given up until the next run.
 """
 
@@ -215,7 +216,14 @@ def test_a_full_disk_is_said_and_when_there_is_room_again_every_row_arrives(stor
 def stopped(pipeline: RunningPipeline) -> list[psutil.Process]:
     """The processes of a pipeline that stand still at a failpoint."""
     children = psutil.Process(pipeline.process.pid).children(recursive=True)
-    return [child for child in children if child.is_running() and child.status() == psutil.STATUS_STOPPED]
+    return [child for child in children if _is_stopped(child)]
+
+
+def _is_stopped(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_STOPPED
+    except psutil.Error:  # it has ended meanwhile
+        return False
 
 
 def is_resumed(pipeline: RunningPipeline) -> bool:
