@@ -28,7 +28,8 @@ check: $(SETUP) ## format, lint, types, layers and unit tests: under two minutes
 	$(BIN)/lint-imports
 	$(BIN)/pytest tests/unit
 
-chaos: setup ## the chaos tests at full size: millions of rows into every sink, killed in every scenario; an hour or so
+chaos: setup ## the long tests: sinks in trouble, and millions of rows into every sink with kills; an hour or so
+	@$(WITH_JAVA) $(BIN)/pytest -m long
 	@$(WITH_JAVA) TAILRACE_CHAOS_SCALE=1 $(BIN)/pytest -s tests/crash/test_chaos.py
 
 format: $(SETUP) ## format the code and mend what the linter can mend

@@ -38,7 +38,7 @@ from tailrace.testing.sinks import (
     wait_until_current,
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
 
 MIB = 1 << 20
 SMALL: dict[str, object] = {"innodb_file_per_table": "OFF", "innodb_data_file_path": "ibdata1:12M:autoextend:max:32M"}
