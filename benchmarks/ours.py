@@ -147,7 +147,7 @@ def _stream(backlog: Backlog, slot: str, state: Path, sink_url: str) -> float:
     _warm_spark(pipeline)
     start = source.prepare()
     mark = Watermark("before", 0, start)
-    sink: Any = registry.sink_class(sink_url)(pipeline, "sink")
+    sink: Any = registry.make_sink(pipeline, "sink")
     for schema in source.tables():
         sink.begin_snapshot(TableStatus(schema.table, TableState.LIVE, mark, schema), [], clear=True)
     sink.commit(Batch(watermark=mark), lambda *_: None)
@@ -166,7 +166,7 @@ def _snapshot(url: str, table: str, connections: int, state: Path, sink_url: str
     pipeline = config.Pipeline("bench", source_settings, {"sink": config.Sink(sink_url)}, state=str(state))
     spark = _warm_spark(pipeline, connections)
     source: Any = registry.source_class(url)(pipeline)
-    sink: Any = registry.sink_class(sink_url)(pipeline, "sink")
+    sink: Any = registry.make_sink(pipeline, "sink")
     try:
         start = source.prepare()
         follower = SinkPipeline(spark, pipeline, "sink", source, sink, "bench")

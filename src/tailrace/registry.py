@@ -10,7 +10,7 @@ from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from tailrace.config.urls import scheme
+from tailrace.config import Pipeline, scheme
 from tailrace.errors import ConfigError, MissingExtra
 
 SOURCES = "tailrace.sources"
@@ -28,6 +28,11 @@ def source_class(url: str) -> Callable[..., Any]:
 def sink_class(url: str) -> Callable[..., Any]:
     """The class of the sink for this URL."""
     return _load(_find(SINKS, url))
+
+
+def make_sink(pipeline: Pipeline, name: str) -> Any:
+    """The sink that a pipeline calls `name`."""
+    return sink_class(pipeline.sinks[name].url)(pipeline, name)
 
 
 def schemes(group: str) -> list[str]:

@@ -10,6 +10,7 @@ from tailrace.errors import SinkRejected
 from tailrace.model.lifecycle import TableState
 from tailrace.model.schema import Column, TableSchema
 from tailrace.model.text import to_text
+from tailrace.sinks.sql import sifting
 from tailrace.sinks.sql import sink as sql_sink
 from tailrace.testing.sample_values import SAMPLES
 from tailrace.testing.sink_changes import INT, SourceRows, apply, chunk, net, partial, status, watermark
@@ -84,6 +85,17 @@ def test_in_quarantine_the_other_rows_go_on(make_sink, query):  # noqa: F811
             assert entry.rejected.payload == {"id": place, "v": texts[int(place)]}
             assert entry.rejected.reason.startswith(f"public.{name}.v (")
             assert entry.place == watermark(10 * number + 10)
+    sink.close()
+
+
+def test_too_many_rows_that_do_not_fit_are_a_matter_of_the_type(make_sink, query, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(sifting, "MOST_REJECTED", 1)
+    sink = make_sink(misfits="quarantine")
+    schema, batch = table("timestamp")
+    with pytest.raises(SinkRejected, match=r"more than 1 rows of a part of public\.timestamp") as refused:
+        apply(sink, [net(schema, batch)], 10)
+    assert "`misfits: text`" in refused.value.hint
+    assert sink.read_state().watermark is None
     sink.close()
 
 

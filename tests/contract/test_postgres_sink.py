@@ -41,6 +41,7 @@ from tailrace.testing.sink_changes import (
 )
 from tailrace.testing.sink_contract import SinkContract
 from tailrace.testing.sink_contract_settings import QuarantineContract, Refuse, RenamesContract
+from tailrace.testing.sink_contract_tables import Execute, TablesContract, assert_table_is_refused
 
 pytestmark = pytest.mark.server
 
@@ -145,7 +146,11 @@ def _selected(name: str, kind: Kind) -> str:
     return quote(name) if kind in INTEGERS or kind is Kind.FLOAT64 else f"{quote(name)}::text"
 
 
-class TestPostgresSink(SinkContract, RenamesContract, QuarantineContract):
+class TestPostgresSink(SinkContract, RenamesContract, QuarantineContract, TablesContract):
+    @pytest.fixture
+    def execute(self, query) -> Execute:
+        return lambda *statements: [query(statement) for statement in statements]
+
     @pytest.fixture
     def refuse(self, query) -> Refuse:
         def forbid(schema: TableSchema, column: str, value: str) -> None:
@@ -387,33 +392,7 @@ def test_a_wider_integer_is_filled_by_way_of_a_cast(sink, query):
 )
 def test_an_existing_table_that_can_not_take_the_rows_is_refused(sink, query, columns, words):
     query(f"CREATE TABLE items ({columns})")
-    for use in (
-        lambda: sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True),
-        lambda: apply(sink, [net(ITEMS, [(1, "a", None)])], 10),
-    ):
-        with pytest.raises(SinkRejected, match=words):
-            use()
-    assert sink.read_state().watermark is None
-
-
-def test_rows_of_somebody_else_are_never_cleared_away(sink, query):
-    query("CREATE TABLE items (id bigint PRIMARY KEY)")
-    query("INSERT INTO items VALUES (1)")
-    with pytest.raises(SinkRejected, match=r"public\.items has rows that tailrace did not write"):
-        sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True)
-    assert query("SELECT count(*) FROM items") == [(1,)]
-
-
-def test_a_table_of_another_pipeline_is_refused_until_that_is_dropped(sink, make_sink, query):
-    other = make_sink("other")
-    other.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True)
-    apply(other, [net(ITEMS, [(1, "a", None)])], 10)
-    with pytest.raises(SinkRejected, match=r"public\.items belongs to other/replica"):
-        sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True)
-    other.forget()
-    other.close()
-    sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True)
-    assert query("SELECT count(*) FROM items") == [(0,)]
+    assert_table_is_refused(sink, words)
 
 
 def test_a_table_that_we_made_is_made_again_when_its_types_change(sink, query):

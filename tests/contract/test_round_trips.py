@@ -149,7 +149,7 @@ def make_sink(request, tmp_path):
             "sinks": {"replica": {"url": url, **options}},
             "state": str(tmp_path / "state"),
         }
-        return registry.sink_class(url)(msgspec.convert(document, config.Pipeline), "replica")
+        return registry.make_sink(msgspec.convert(document, config.Pipeline), "replica")
 
     return make
 

@@ -41,6 +41,7 @@ from tailrace.testing.sink_changes import (
 )
 from tailrace.testing.sink_contract import SinkContract
 from tailrace.testing.sink_contract_settings import QuarantineContract, Refuse, RenamesContract
+from tailrace.testing.sink_contract_tables import TablesContract, assert_table_is_refused
 
 EXPECTED = {
     "boolean": [1, 0, None],
@@ -142,7 +143,7 @@ def rows(query) -> Callable[[TableSchema], list[tuple]]:
     return read
 
 
-class TestSqliteSink(SinkContract, RenamesContract, QuarantineContract):
+class TestSqliteSink(SinkContract, RenamesContract, QuarantineContract, TablesContract):
     @pytest.fixture
     def refuse(self, tmp_path) -> Refuse:
         """A CHECK can not be added to a table of SQLite's, a trigger can."""
@@ -351,20 +352,7 @@ def test_an_existing_table_is_used_with_its_extra_columns(sink, query, execute):
 )
 def test_an_existing_table_that_can_not_take_the_rows_is_refused(sink, execute, columns, words):
     execute(f"CREATE TABLE items ({columns})")
-    for use in (
-        lambda: sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True),
-        lambda: apply(sink, [net(ITEMS, [(1, "a", None)])], 10),
-    ):
-        with pytest.raises(SinkRejected, match=words):
-            use()
-    assert sink.read_state().watermark is None
-
-
-def test_rows_of_somebody_else_are_never_cleared_away(sink, query, execute):
-    execute("CREATE TABLE items (id INTEGER PRIMARY KEY)", "INSERT INTO items VALUES (1)")
-    with pytest.raises(SinkRejected, match="items has rows that tailrace did not write"):
-        sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True)
-    assert query("SELECT count(*) FROM items") == [(1,)]
+    assert_table_is_refused(sink, words)
 
 
 def test_a_table_that_somebody_made_in_the_place_of_ours_is_theirs(sink, query, execute):
@@ -373,19 +361,6 @@ def test_a_table_that_somebody_made_in_the_place_of_ours_is_theirs(sink, query, 
     execute("DROP TABLE items", "CREATE TABLE items (id INTEGER PRIMARY KEY)", "INSERT INTO items VALUES (1)")
     with pytest.raises(SinkRejected, match="items has rows that tailrace did not write"):
         sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True)
-
-
-def test_a_table_of_another_pipeline_is_refused_until_that_is_dropped(sink, make_sink, query):
-    other = make_sink("other")
-    other.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True)
-    apply(other, [net(ITEMS, [(1, "a", None)])], 10)
-    with pytest.raises(SinkRejected, match="items belongs to other/replica"):
-        sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True)
-    other.forget()
-    other.close()
-    sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True)
-    assert query("SELECT count(*) FROM items") == [(0,)]
-    assert query("SELECT note FROM _tailrace_made") == [("made by tailrace for shop/replica",)]
 
 
 def test_a_table_that_we_made_is_made_again_when_its_types_change(sink, query):

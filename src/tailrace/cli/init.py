@@ -28,7 +28,7 @@ source:
   # acknowledge: sinks       # the source may forget what all sinks have; `log`: what the change log has
   # heartbeat_ms: 1000       # how often the source hears from us
   # snapshot:
-  #   chunk_bytes: 16 MiB    # how much of a table one task reads
+  #   chunk_bytes: 16 MiB    # how much of a table is loaded in one step
 
 sinks:
   replica:

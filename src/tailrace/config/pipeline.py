@@ -18,9 +18,8 @@ URL = "^[a-z][a-z0-9+.-]*:"
 MIB = 1024 * 1024
 
 Url = Annotated[str, Meta(pattern=URL, description="scheme://user:password@host:port/database")]
-TableName = Annotated[str, Meta(min_length=1, max_length=128)]
+SinkName = Annotated[str, Meta(min_length=1, max_length=128)]
 Bytes = Annotated[int, Meta(ge=1024, description="bytes; `64 MiB` and the like may be written")]
-Milliseconds = Annotated[int, Meta(ge=0, description="milliseconds")]
 
 
 class Acknowledge(StrEnum):
@@ -59,7 +58,7 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
 class Snapshot(Section, frozen=True):
     """The initial copy of a table."""
 
-    chunk_bytes: Annotated[Bytes, Meta(description="how much of a table one Spark task reads")] = 16 * MIB
+    chunk_bytes: Annotated[Bytes, Meta(description="how much of a table is loaded in one step")] = 16 * MIB
 
 
 class Source(Section, frozen=True):
@@ -95,9 +94,9 @@ class Sink(Section, frozen=True):
 
     url: Url
     schemas: Annotated[dict[str, str], Meta(description="source schema: schema in the sink")] = {}
-    tables: Annotated[dict[str, TableName], Meta(description="source table (schema.name): its name in the sink")] = {}
+    tables: Annotated[dict[str, SinkName], Meta(description="source table (schema.name): its name in the sink")] = {}
     columns: Annotated[
-        dict[str, dict[str, TableName]],
+        dict[str, dict[str, SinkName]],
         Meta(description="source table (schema.name): {source column: its name in the sink}"),
     ] = {}
     misfits: Annotated[

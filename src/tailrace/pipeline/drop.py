@@ -17,8 +17,8 @@ def drop(pipeline: config.Pipeline) -> list[str]:
     try:
         source: Any = registry.source_class(pipeline.source.url)(pipeline)
         dropped: list[str] = source.drop()
-        for name, settings in pipeline.sinks.items():
-            sink = registry.sink_class(settings.url)(pipeline, name)
+        for name in pipeline.sinks:
+            sink = registry.make_sink(pipeline, name)
             sink.forget()
             sink.close()
             dropped.append(f"what sink {name} remembered of the pipeline (its tables stay)")

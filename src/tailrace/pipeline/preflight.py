@@ -57,7 +57,7 @@ def sink_finding(pipeline: config.Pipeline, name: str) -> Finding:
     subject = f"sink {name}"
     settings = pipeline.sinks[name]
     try:
-        registry.sink_class(settings.url)(pipeline, name).check()
+        registry.make_sink(pipeline, name).check()
     except TailraceError as error:
         return failure(subject, error)
     return ok(subject, f"{config.redact(settings.url)} can be written")

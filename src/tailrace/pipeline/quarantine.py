@@ -75,7 +75,7 @@ def _sinks(pipeline: config.Pipeline, chosen: Chosen) -> Iterator[dict[str, Sink
     if chosen.sink is not None and chosen.sink not in pipeline.sinks:
         raise ConfigError(f"the pipeline has no sink {chosen.sink}", hint=f"it has {', '.join(pipeline.sinks)}")
     wanted = [name for name in pipeline.sinks if chosen.sink in (None, name)]
-    sinks: dict[str, Sink] = {name: registry.sink_class(pipeline.sinks[name].url)(pipeline, name) for name in wanted}
+    sinks: dict[str, Sink] = {name: registry.make_sink(pipeline, name) for name in wanted}
     try:
         yield sinks
     finally:

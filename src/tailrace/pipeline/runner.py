@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ class Runner:
     def __init__(self, pipeline: config.Pipeline, reporter: Reporter) -> None:
         self.pipeline, self.reporter = pipeline, reporter
         self.source: Any = registry.source_class(pipeline.source.url)(pipeline)
-        self.sinks = {name: registry.sink_class(sink.url)(pipeline, name) for name, sink in pipeline.sinks.items()}
+        self.sinks = {name: registry.make_sink(pipeline, name) for name in pipeline.sinks}
         self.storage = Storage(pipeline.state)
         self._stopping = threading.Event()
         self._followers: list[SinkPipeline] = []
@@ -57,6 +58,7 @@ class Runner:
         self._absent: dict[str, float] = {}  # sink that did not answer at the start: when to ask it again
         self._spark: SparkSession | None = None  # only if it is ours to stop
         self._log_start = ""
+        self._is_log_new = False
         self._target: str | None = None
         self._target_end: int | None = None
 
@@ -107,7 +109,7 @@ class Runner:
         """A sink that does not answer is left for later, unless it is the only one, or has to be current at the end."""
         for name in self.sinks:
             try:
-                self._patiently(lambda name=name: self._check_sink(name))  # type: ignore[misc]
+                self._patiently(partial(self._check_sink, name))
             except SinkUnavailable as error:
                 if must_answer or len(self._absent) == len(self.sinks) - 1:
                     raise
@@ -124,6 +126,7 @@ class Runner:
         """Refuse to go on where the source has forgotten what the log or a sink needs. Returns where the log starts."""
         log = LogReader(self.storage.folder(LOG))
         identity = log.identity()
+        self._is_log_new = identity is None
         if identity is not None:
             names = [name for name in log.names() if name.committed >= name.first]
             reached = log.header(names[-1]).position if names else identity.start_position
@@ -159,13 +162,13 @@ class Runner:
         log = LogReader(self.storage.folder(LOG))
         log_id = self._wait_for(capture, lambda: log.identity() and log.identity().id)  # type: ignore[union-attr]
         for name in [name for name in self.sinks if name not in self._absent]:
-            self._wait_for(capture, lambda name=name: self._has_reached(capture, self.sinks[name], log_id))  # type: ignore[misc]
+            self._wait_for(capture, partial(self._has_reached, capture, self.sinks[name], log_id))
             self._add_sink(spark, capture, name, log_id)
         for follower, keeper in zip(self._followers, self._keepers, strict=True):
             follower.start()
             keeper.start()
         self._acknowledge(capture)  # a log that is full may hold nothing that is still needed
-        self.reporter.say("running", sinks=list(self.sinks), tables=sum(len(f.tables) for f in self._followers))
+        self._say_running(self._followers)
 
     def _add_sink(self, spark: SparkSession, capture: CaptureSupervisor, name: str, log_id: str) -> None:
         sink = self.sinks[name]
@@ -176,27 +179,44 @@ class Runner:
         self._followers.append(follower)
         self._keepers.append(TableKeeper(follower, self.reporter.say))
 
+    def _say_running(self, followers: list[SinkPipeline]) -> None:
+        tables = sum(len(follower.tables) for follower in followers)
+        self.reporter.say("running", sinks=[follower.name for follower in followers], tables=tables)
+
     def _ask_absent(self, spark: SparkSession, capture: CaptureSupervisor, confirmed: str) -> None:
         """Take in the sinks that did not answer at the start, once they do."""
-        log_id = self._followers[0].log_id
         for name in [name for name, due in self._absent.items() if time.monotonic() >= due]:
             try:
-                self._check_sink(name)
-                self._check_position(name, confirmed)
-                if not self._has_reached(capture, self.sinks[name], log_id):
-                    continue
-                self._add_sink(spark, capture, name, log_id)
+                if self._admit(spark, capture, name, confirmed):
+                    del self._absent[name]
+                    self._begin_late(self._followers[-1], self._keepers[-1])
+                else:
+                    self._absent[name] = time.monotonic() + ABSENT_SECONDS
             except TailraceError as error:
                 if error.retry:
                     self._ask_later(name, error)
                 else:
                     self._absent[name] = math.inf
                     self._leave(name, error)
-                continue
-            del self._absent[name]
-            self._followers[-1].start()
-            self._keepers[-1].start()
-            self.reporter.say("running", sinks=[name], tables=len(self._followers[-1].tables))
+
+    def _admit(self, spark: SparkSession, capture: CaptureSupervisor, name: str, confirmed: str) -> bool:
+        """False while the log is not yet as far as the sink."""
+        log_id = self._followers[0].log_id
+        self._check_sink(name)
+        if self._is_log_new:
+            self._check_position(name, confirmed)
+        if not self._has_reached(capture, self.sinks[name], log_id):
+            return False
+        self._add_sink(spark, capture, name, log_id)
+        return True
+
+    def _begin_late(self, follower: SinkPipeline, keeper: TableKeeper) -> None:
+        try:
+            follower.start()
+        except TailraceError as error:
+            self._retry_later(follower, error)
+        keeper.start()
+        self._say_running([follower])
 
     def _has_reached(self, capture: CaptureSupervisor, sink: Any, log_id: str) -> bool:
         """True once a rebuilt log has come as far as the sink was: only then can its place be found again."""

@@ -113,7 +113,7 @@ def run_state(state: str) -> RunState:
 
 
 def _sink_lines(pipeline: config.Pipeline, name: str, around: _Surroundings) -> list[TableLine]:
-    sink: Sink = registry.sink_class(pipeline.sinks[name].url)(pipeline, name)
+    sink: Sink = registry.make_sink(pipeline, name)
     try:
         state = sink.read_state()
         return [_line(name, sink, status, state, around) for _, status in sorted(state.tables.items())]

@@ -49,8 +49,8 @@ def verify(pipeline: config.Pipeline) -> list[Comparison]:
     """Compare every table in every sink."""
     source: Any = registry.source_class(pipeline.source.url)(pipeline)
     found: list[Comparison] = []
-    for name, settings in pipeline.sinks.items():
-        sink = registry.sink_class(settings.url)(pipeline, name)
+    for name in pipeline.sinks:
+        sink = registry.make_sink(pipeline, name)
         try:
             found += _verify_sink(pipeline, source, name, sink)
         finally:

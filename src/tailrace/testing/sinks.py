@@ -158,7 +158,7 @@ class SinkView:
 
     def __init__(self, file: Path, sink: str) -> None:
         pipeline = config.load(file)
-        self._sink: Sink = registry.sink_class(pipeline.sinks[sink].url)(pipeline, sink)
+        self._sink: Sink = registry.make_sink(pipeline, sink)
 
     def state(self) -> SinkState:
         """Empty while there is none, or while the sink does not answer."""

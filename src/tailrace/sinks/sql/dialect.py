@@ -307,6 +307,13 @@ class Dialect(ABC):
         """Of each row of `relation`, as many equal rows of `table` as it counts; NULL is equal to NULL."""
 
 
+def on_conflict(key: Sequence[str], others: Mapping[str, str]) -> str:
+    """What PostgreSQL and SQLite do with a row whose key is there already. Names are quoted."""
+    changes = ", ".join(f"{name} = excluded.{name}" for name in others)
+    action = f"UPDATE SET {changes}" if changes else "NOTHING"
+    return f"ON CONFLICT ({', '.join(key)}) DO {action}"
+
+
 def matching(key: Mapping[str, str], where: str = "") -> str:
     """The condition that a row of the table, called `t`, has this key."""
     return " AND ".join([*(f"t.{name} = {value}" for name, value in key.items()), *([where] if where else [])])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from decimal import Context, Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -13,7 +14,6 @@ from tailrace.model.text import to_text
 from tailrace.model.types import ColumnType, Kind
 from tailrace.sinks.sql.mysql_types import decimal_of
 
-_FLOATS = {Kind.FLOAT32, Kind.FLOAT64}
 _AS_IS = {Kind.BYTES, Kind.TEXT, Kind.ENUM, Kind.UUID, Kind.JSON, Kind.OTHER, Kind.ARRAY, Kind.TIMETZ, Kind.INTERVAL}
 _WIDE = Context(prec=2000)
 
@@ -35,9 +35,13 @@ def key_text(value: str, type_: ColumnType) -> str:
 
 
 def read_values(values: Sequence[Any], type_: ColumnType) -> Sequence[Any]:
-    if type_.kind in _FLOATS:
-        return [None if text is None else repr(float(text)) for text in values]
-    return values
+    match type_.kind:
+        case Kind.FLOAT32:  # the nearest one: MySQL shows 16 digits of a double that was a float
+            return [None if text is None else repr(float(np.float32(text))) for text in values]
+        case Kind.FLOAT64:
+            return [None if text is None else repr(float(text)) for text in values]
+        case _:
+            return values
 
 
 def expected_values(array: pa.Array, type_: ColumnType, *, has_negative_zero: bool) -> Sequence[Any]:

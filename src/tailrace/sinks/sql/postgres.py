@@ -26,6 +26,7 @@ from tailrace.sinks.sql.dialect import (
     Session,
     Target,
     matching,
+    on_conflict,
 )
 from tailrace.sinks.sql.postgres_arrays import array_literals
 from tailrace.sinks.sql.postgres_binary import array_of, copy_rows
@@ -201,11 +202,7 @@ class PostgresDialect(Dialect):
 
     def insert(self, table: str, columns: str, query: str, key: Sequence[str], others: Mapping[str, str]) -> str:
         statement = f"INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE {query}"
-        if not key:
-            return statement
-        changes = ", ".join(f"{name} = excluded.{name}" for name in others)
-        action = f"UPDATE SET {changes}" if changes else "NOTHING"
-        return f"{statement} ON CONFLICT ({', '.join(key)}) DO {action}"
+        return f"{statement} {on_conflict(key, others)}" if key else statement
 
     def delete(self, table: str, relation: str, key: Mapping[str, str], where: str = "") -> str:
         return f"DELETE FROM {table} t USING {relation} WHERE {matching(key, where)}"

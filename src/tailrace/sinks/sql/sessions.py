@@ -46,24 +46,14 @@ class Sessions:
     @contextmanager
     def open(self, doing: str) -> Iterator[Session]:
         """A connection of one's own, closed afterwards: for tasks, and for reading in pieces."""
-        with self.errors(doing):
-            session = self._dialect.connect_in_task(self._url)
-            try:
-                yield session
-            finally:
-                with suppress(Exception):
-                    session.close()
+        with self.errors(doing), _closing(self._dialect.connect_in_task(self._url)) as session:
+            yield session
 
     @contextmanager
     def look(self, doing: str) -> Iterator[Session]:
         """A connection that creates and changes nothing, closed afterwards."""
-        with self.errors(doing):
-            session = self._dialect.connect_to_read(self._url)
-            try:
-                yield session
-            finally:
-                with suppress(Exception):
-                    session.close()
+        with self.errors(doing), _closing(self._dialect.connect_to_read(self._url)) as session:
+            yield session
 
     @contextmanager
     def errors(self, doing: str) -> Iterator[None]:
@@ -94,6 +84,15 @@ class Sessions:
             if time.monotonic() - since < FRESH_SECONDS or _lives(session):
                 return session
         return self._dialect.connect(self._url)
+
+
+@contextmanager
+def _closing(session: Session) -> Iterator[Session]:
+    try:
+        yield session
+    finally:
+        with suppress(Exception):
+            session.close()
 
 
 def _lives(session: Session) -> bool:

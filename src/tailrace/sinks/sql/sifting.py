@@ -9,13 +9,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tailrace.errors import SinkRejected
 from tailrace.model.net import NetChanges, Partial
 from tailrace.model.schema import TableSchema
 from tailrace.model.text import to_text
 from tailrace.sinks.base import Rejected
-from tailrace.sinks.sql.dialect import Dialect, Field
+from tailrace.sinks.sql.dialect import Dialect
+from tailrace.sinks.sql.staging import columns_of
 
 Flags = npt.NDArray[np.bool_]
+
+MOST_REJECTED = 1000
+"""By one task: they travel to the driver. Where there are more, the type is the problem, not the rows."""
 
 
 class Sieve:
@@ -60,21 +65,25 @@ class Sieve:
     def _fits(self, schema: TableSchema, batch: pa.RecordBatch) -> Flags | None:
         """None if every row does."""
         result: Flags | None = None
-        for field in _fields(schema, batch):
+        for _, field in columns_of(schema, batch):
             found = self._dialect.misfits(field)
             if found is not None:
                 result = ~found[0] if result is None else result & ~found[0]
         return result
 
     def _reject(self, schema: TableSchema, batch: pa.RecordBatch, operation: str) -> None:
-        fields = _fields(schema, batch)
+        if len(self.rejected) + batch.num_rows > MOST_REJECTED:
+            raise SinkRejected(
+                f"more than {MOST_REJECTED:,} rows of a part of {schema.table} have values that the sink can not hold",
+                hint="with `misfits: text` the sink holds the columns of such types as text",
+            )
+        fields = columns_of(schema, batch)
         reasons = [""] * batch.num_rows
-        for field in fields:
+        for _, field in fields:
             found = self._dialect.misfits(field)
             for row in [] if found is None else np.flatnonzero(found[0]).tolist():
                 reasons[row] = reasons[row] or f"{field.where} ({field.type.name}) has {found[1]}"  # type: ignore[index]
-        columns = [to_text(field.array, field.type).to_pylist() for field in fields]
-        texts = dict(zip(batch.schema.names, columns, strict=True))
+        texts = {name: to_text(field.array, field.type).to_pylist() for name, field in fields}
         for row, reason in enumerate(reasons):
             payload = {name: as_json(values[row]) for name, values in texts.items()}
             key = {name: payload[name] for name in schema.key}
@@ -84,11 +93,3 @@ class Sieve:
 def as_json(value: Any) -> Any:
     """Texts, numbers and truths as they are; bytes as the source writes them."""
     return "\\x" + value.hex() if isinstance(value, bytes) else value
-
-
-def _fields(schema: TableSchema, batch: pa.RecordBatch) -> list[Field]:
-    types = {column.name: column.type for column in schema.columns}
-    return [
-        Field(f"{schema.table}.{name}", types[name], array)
-        for name, array in zip(batch.schema.names, batch.columns, strict=True)
-    ]

@@ -27,6 +27,7 @@ from tailrace.sinks.sql.dialect import (
     Session,
     StagingFile,
     Target,
+    on_conflict,
 )
 from tailrace.sinks.sql.naming import flat_name
 from tailrace.sinks.sql.sink import SqlSink
@@ -206,11 +207,7 @@ class SqliteDialect(Dialect):
     def insert(self, table: str, columns: str, query: str, key: Sequence[str], others: Mapping[str, str]) -> str:
         """`WHERE true`, because SQLite would take the ON of the conflict for that of a join."""
         statement = f"INSERT INTO {table} ({columns}) {query}"
-        if not key:
-            return statement
-        changes = ", ".join(f"{name} = excluded.{name}" for name in others)
-        action = f"UPDATE SET {changes}" if changes else "NOTHING"
-        return f"{statement} WHERE true ON CONFLICT ({', '.join(key)}) DO {action}"
+        return f"{statement} WHERE true {on_conflict(key, others)}" if key else statement
 
     def delete(self, table: str, relation: str, key: Mapping[str, str], where: str = "") -> str:
         left = ", ".join(key) if len(key) == 1 else f"({', '.join(key)})"
