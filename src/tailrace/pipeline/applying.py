@@ -30,7 +30,7 @@ from tailrace.spark.apply import ApplyPlan, PartResult, TablePlan, stage_batch, 
 from tailrace.spark.layout import LOG, SPARK
 
 LOST_TRIES = 5
-"""How often in a row a query that Spark lost is started again before the sink is given up."""
+"""How often in a row work that Spark lost is begun again before the sink is given up."""
 
 
 class Stopping(Exception):
@@ -99,7 +99,7 @@ class SinkPipeline:
         try:
             self.query = self._query()
         except Exception as error:  # a query that does not start is one that is lost
-            raise self._lost(str(error) or type(error).__name__) from error
+            raise self._lost(said_by(error)) from error
 
     def _query(self) -> StreamingQuery:
         checkpoint = f"{self.pipeline.state}/{SPARK}/{self.name}/{uuid.uuid4().hex}"
@@ -135,17 +135,14 @@ class SinkPipeline:
         try:
             if self.query.isActive:
                 return None
-            words = str(self.query.exception() or "no reason given")
+            words = said_by(self.query.exception())
         except Exception as error:
             return EngineLost(f"Spark's JVM is gone: {type(error).__name__}")
         return self.error or self._lost(words)
 
     def _lost(self, words: str) -> EngineLost:
-        """Spark's JVM lives, and lost a worker of its own: on a busy machine it may not have come up in time."""
         self._losses += 1
-        lost = EngineLost(f"the streaming query of sink {self.name} ended: {words.splitlines()[0]}")
-        lost.retry = self._losses <= LOST_TRIES
-        return lost
+        return lost(f"the streaming query of sink {self.name} ended: {words}", self._losses)
 
     def catch_up_to(self, statuses: list[TableStatus], last: int, *, finish: bool) -> None:
         """Apply the changes of some tables up to offset `last` of the log; with `finish` they are live afterwards.
@@ -191,8 +188,7 @@ class SinkPipeline:
                 self.error = error
                 raise
             except Exception as error:
-                words = (str(error).splitlines() or ["no reason given"])[0]
-                self.error = EngineLost(f"a micro-batch of sink {self.name} failed: {type(error).__name__}: {words}")
+                self.error = self._lost(said_by(error))
                 raise
         self.on_commit()
 
@@ -225,6 +221,19 @@ class SinkPipeline:
 
     def _fetch(self, schema: TableSchema, keys: Any) -> Any:
         return self.source.read_rows(schema, keys)
+
+
+def lost(what: str, times: int) -> EngineLost:
+    """Spark's JVM lives, and lost a worker of its own: on a busy machine it may not have come up in time."""
+    error = EngineLost(what)
+    error.retry = times <= LOST_TRIES
+    return error
+
+
+def said_by(error: object) -> str:
+    """The first line of an error, which has its kind."""
+    words = (str(error or "").splitlines() or ["no reason given"])[0]
+    return f"{type(error).__name__}: {words}" if isinstance(error, Exception) else words
 
 
 def _with_watermark(status: TableStatus, mark: Watermark) -> TableStatus:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
@@ -13,7 +12,7 @@ from tailrace import failpoints
 from tailrace.errors import SourceError, TailraceError
 from tailrace.model.lifecycle import TableState, TableStatus
 from tailrace.model.schema import TableSchema
-from tailrace.pipeline.applying import SinkPipeline
+from tailrace.pipeline.applying import SinkPipeline, lost, said_by
 from tailrace.pipeline.evolution import again, has_renamed_labels, is_behind, is_in_place
 from tailrace.sinks.base import Batch, ChunkMark
 from tailrace.sources.base import ExportedSnapshot
@@ -47,25 +46,26 @@ class TableKeeper:
         self._thread.join(seconds)
 
     def _run(self) -> None:
-        backoff = BACKOFF_SECONDS[0]
+        backoff, losses = BACKOFF_SECONDS[0], 0
         while not self._stopping.is_set():
             try:
                 self._step()
-                backoff = BACKOFF_SECONDS[0]
-            except TailraceError as error:
+                backoff, losses = BACKOFF_SECONDS[0], 0
+            except Exception as error:
                 if self._stopping.is_set():
                     return
-                if not error.retry:
-                    self.error = error
+                losses += not isinstance(error, TailraceError)
+                trouble = error if isinstance(error, TailraceError) else self._lost(error, losses)
+                if not trouble.retry:
+                    self.error = trouble
                     return
-                kind = "source-retry" if isinstance(error, SourceError) else "sink-retry"
-                self._say(kind, sink=self.sink.name, message=str(error), retry_seconds=backoff)
+                kind = "source-retry" if isinstance(trouble, SourceError) else "sink-retry"
+                self._say(kind, sink=self.sink.name, message=str(trouble), retry_seconds=backoff)
                 self._stopping.wait(backoff)
                 backoff = min(backoff * 2, BACKOFF_SECONDS[1])
-            except Exception as error:
-                if not self._stopping.is_set():
-                    self.error = TailraceError(f"the tables of sink {self.sink.name} stopped: {_first_line(error)}")
-                return
+
+    def _lost(self, error: Exception, times: int) -> TailraceError:
+        return lost(f"the copy of tables into sink {self.sink.name} stopped: {said_by(error)}", times)
 
     def copy_tables(self) -> bool:
         """Find the tables that wait for their copy, and copy them; false if there are none."""
@@ -232,7 +232,3 @@ class TableKeeper:
         self.sink.tables[status.table] = status
         rows = status.rows if status.state is TableState.CATCH_UP else None
         self._say("table", table=status.table, sink=self.sink.name, state=str(status.state), rows=rows)
-
-
-def _first_line(error: Any) -> str:
-    return f"{type(error).__name__}: {(str(error).splitlines() or ['no reason given'])[0]}"
