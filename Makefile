@@ -7,7 +7,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 SETUP := .venv/.setup-done
 BENCH := .venv/.bench-done
+CLASSES := .venv/spark-classes.jsa
 WITH_JAVA = JAVA_HOME="$$(scripts/java.sh)" && export JAVA_HOME &&
+OFTEN = SPARK_SUBMIT_OPTS="-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:SharedArchiveFile=$(CURDIR)/$(CLASSES)"
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -17,9 +19,9 @@ setup: $(SETUP) java ## make .venv with tailrace and all that its tests need; qu
 demo: setup ## see it work: PostgreSQL into SQLite, killed in the middle, compared at the end
 	@$(WITH_JAVA) $(BIN)/tailrace demo
 
-test: setup ## check, then all other tests
+test: setup $(CLASSES) ## check, then all other tests
 	@$(MAKE) --no-print-directory check
-	@$(WITH_JAVA) $(BIN)/pytest --ignore=tests/unit
+	@$(WITH_JAVA) $(OFTEN) $(BIN)/pytest --ignore=tests/unit
 
 check: $(SETUP) ## format, lint, types, layers and unit tests: under two minutes
 	$(BIN)/ruff format --check
@@ -28,8 +30,8 @@ check: $(SETUP) ## format, lint, types, layers and unit tests: under two minutes
 	$(BIN)/lint-imports
 	$(BIN)/pytest tests/unit
 
-chaos: setup ## the long tests: sinks in trouble, and millions of rows into every sink with kills; an hour or so
-	@$(WITH_JAVA) $(BIN)/pytest -m long
+chaos: setup $(CLASSES) ## the long tests: sinks in trouble, and millions of rows into every sink with kills; an hour or so
+	@$(WITH_JAVA) $(OFTEN) $(BIN)/pytest -m long
 	@$(WITH_JAVA) TAILRACE_CHAOS_SCALE=1 $(BIN)/pytest -s tests/crash/test_chaos.py
 
 format: $(SETUP) ## format the code and mend what the linter can mend
@@ -52,6 +54,9 @@ $(SETUP): pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[test,demo]'
 	@touch $@
+
+$(CLASSES): $(SETUP) # Spark starts some sixty times in the tests
+	@$(WITH_JAVA) $(BIN)/python -m tailrace.testing.java_classes $@
 
 $(BENCH): $(SETUP)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]'

@@ -28,6 +28,7 @@ _DEFAULTS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "1g",
     "spark.scheduler.mode": "FAIR",
+    "spark.python.daemon.module": "tailrace.spark.daemon",
     "spark.python.worker.reuse": "true",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",

@@ -163,11 +163,14 @@ class RunningPipeline:
 
     def kill_jvm(self) -> None:
         """SIGKILL of Spark's JVM. The pipeline must notice, and end."""
-        self._child("org.apache.spark.deploy.SparkSubmit").kill()
+        self.jvm_process().kill()
 
     def capture_process(self) -> psutil.Process:
         """The capture process, once there is one: a dead one's successor takes a moment to come."""
         return self._child("tailrace.pipeline.capture")
+
+    def jvm_process(self) -> psutil.Process:
+        return self._child("org.apache.spark.deploy.SparkSubmit")
 
     def _child(self, mark: str) -> psutil.Process:
         self.wait_for(lambda: list(self._children(mark)), f"a process {mark}")
