@@ -32,7 +32,8 @@ class TableStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `watermark` is the table's own place: its changes up to there are in the sink, or were in its snapshot's past.
     While the table is LIVE the sink's watermark speaks for it. `visibility` is what the earliest of its snapshots saw,
-    and `snapshot_end` the position after which no transaction is visible to any of them.
+    and `snapshot_end` the position after which no transaction is visible to any of them. A copy `is_torn` when the
+    table was rewritten under it: rows are missing, which is no matter if it was a truncate, and a new copy if not.
     """
 
     table: str
@@ -43,6 +44,7 @@ class TableStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     visibility: str = ""
     snapshot_end: str = ""
     rows: int = 0
+    is_torn: bool = False
 
     def move(self, state: TableState, **fields: object) -> TableStatus:
         """The same table in another state. Raises on a move that the life cycle does not have."""

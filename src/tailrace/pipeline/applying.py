@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -24,7 +25,7 @@ from tailrace.model.lifecycle import TableState, TableStatus
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import Watermark
 from tailrace.pipeline.anchoring import anchored
-from tailrace.pipeline.evolution import Evolution, evolve
+from tailrace.pipeline.evolution import Evolution, again, evolve
 from tailrace.sinks.base import Batch
 from tailrace.spark.apply import ApplyPlan, PartResult, TablePlan, stage_batch, stage_range
 from tailrace.spark.layout import LOG, SPARK
@@ -118,15 +119,16 @@ class SinkPipeline:
             .start()
         )
 
-    def stop(self) -> None:
-        """Let the micro-batch under way finish, and begin no other."""
-        with self.lock:
-            self.is_stopping = True
+    def stop(self, seconds: float) -> bool:
+        """Let the micro-batch under way finish, and begin no other. False if it does not finish in time."""
+        self.is_stopping = True
+        if not self.lock.acquire(timeout=seconds):
+            return False
+        self.lock.release()
         if self.query is not None:
-            try:
+            with suppress(Exception):  # its JVM may be gone
                 self.query.stop()
-            except Exception:
-                return
+        return True
 
     def failure(self) -> TailraceError | None:
         """Why the query ended, if it did."""
@@ -148,7 +150,7 @@ class SinkPipeline:
         """Apply the changes of some tables up to offset `last` of the log; with `finish` they are live afterwards.
 
         A live table's place is the sink's watermark: where the source was idle from the beginning, no micro-batch has
-        written one yet, so it is written here.
+        written one yet, so it is written here. One whose copy is torn, and that was not truncated since, begins again.
         """
         first = min(status.watermark.offset for status in statuses)
         results: list[PartResult] = []
@@ -160,10 +162,17 @@ class SinkPipeline:
         place = Watermark(self.log_id, last, position or statuses[0].watermark.position)
         state = TableState.LIVE if finish else TableState.CATCH_UP
         outcome = evolve(self.source, {s.table: s for s in statuses}, results)
+        truncated = {table for result in results for table in result.truncated}
         for status in statuses:
             if status.table not in outcome.held:
-                reached = place if place.offset > status.watermark.offset else status.watermark
-                outcome.tables[status.table] = outcome.tables[status.table].move(state, watermark=reached)
+                now = outcome.tables[status.table]
+                reached = max(place, status.watermark, key=lambda mark: mark.offset)
+                is_torn = status.is_torn and status.table not in truncated
+                outcome.tables[status.table] = (
+                    again(now, reached, now.schema)
+                    if finish and is_torn
+                    else now.move(state, watermark=reached, is_torn=is_torn)
+                )
         mark = self.watermark if finish and not self._is_marked else None
         self.applied += self._commit(results, outcome, mark)
         failpoints.reached("catch-up-step-committed")

@@ -60,6 +60,7 @@ def again(status: TableStatus, start: Watermark, schema: TableSchema) -> TableSt
         generation=status.generation + 1,
         visibility="",
         snapshot_end="",
+        is_torn=False,
     )
 
 

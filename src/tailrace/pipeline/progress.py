@@ -53,7 +53,9 @@ def _sentence(event: str, facts: dict[str, Any]) -> str:
         case "capture-restart" | "source-retry" | "sink-retry":
             return f"[yellow]{escape(facts['message'])}; trying again in {facts['retry_seconds']:g} s[/]"
         case "sink-failed":
-            return f"[red]sink {facts['sink']} is given up: {facts['message']}; the other sinks go on[/]"
+            return f"[red]sink {facts['sink']} is given up: {escape(facts['message'])}; the other sinks go on[/]"
+        case "sink-abandoned":
+            return f"[yellow]{escape(facts['message'])}[/]"
         case _:
             told = ", ".join(f"{key} {_words(value)}" for key, value in facts.items())
             return escape(f"{event.replace('-', ' ')}{': ' + told if told else ''}")

@@ -29,7 +29,7 @@ from tailrace.spark.layout import LOG, SPARK
 from tailrace.spark.session import open_session
 
 LOOP_SECONDS = 0.05
-STOP_SECONDS = 20.0
+STOP_SECONDS = 10.0
 CONNECT_SECONDS = 15.0
 BACKOFF_SECONDS = (0.5, 30.0)
 ABSENT_SECONDS = 5.0
@@ -278,10 +278,12 @@ class Runner:
         due = self._retries.get(follower.name)
         if due is None:
             return False
-        if time.monotonic() >= due:
+        if time.monotonic() >= due and follower.lock.acquire(blocking=False):  # or else its keeper is at work
             del self._retries[follower.name]
-            with follower.lock:  # the answer to a commit may be what was lost: ask the sink where it is
+            try:  # the answer to a commit may be what was lost: ask the sink where it is
                 follower.load_state(self._log_start)
+            finally:
+                follower.lock.release()
             follower.start()
         return True
 
@@ -297,8 +299,17 @@ class Runner:
     def _give_up(self, follower: SinkPipeline, keeper: TableKeeper, error: TailraceError) -> None:
         """One sink's trouble is not the others': they go on, and the source keeps what this one still needs."""
         keeper.stop()
-        follower.stop()
+        self._stop_following(follower)
         self._leave(follower.name, error)
+
+    def _stop_following(self, follower: SinkPipeline) -> None:
+        if not follower.stop(STOP_SECONDS):
+            self.reporter.say(
+                "sink-abandoned",
+                sink=follower.name,
+                message=f"sink {follower.name} has not answered for {STOP_SECONDS:g} s: what it did not commit is done"
+                " again at the next start",
+            )
 
     def _leave(self, name: str, error: TailraceError) -> None:
         self._given_up[name] = error
@@ -339,7 +350,7 @@ class Runner:
         for keeper in self._keepers:
             keeper.stop()
         for follower in self._followers:
-            follower.stop()
+            self._stop_following(follower)
         if capture is not None and self._followers:
             self._acknowledge(capture)
         if capture is not None:

@@ -136,11 +136,9 @@ class TableKeeper:
                     continue
                 work += self._begin(status, present[status.table], marks.get(status.table, []), snapshot)
             failpoints.reached("snapshot-planned")
-            if work:
-                loaded = load_chunks(self.sink.spark, self.source, self.sink.sink, snapshot.id, work)
-                self._restart({done.table for done in loaded if done.is_rewritten})
+            loaded = load_chunks(self.sink.spark, self.source, self.sink.sink, snapshot.id, work) if work else []
         failpoints.reached("snapshot-finished")
-        self._finish_snapshots(snapshot)
+        self._finish_snapshots(snapshot, {done.table for done in loaded if done.is_rewritten})
 
     def _begin(
         self, status: TableStatus, schema: TableSchema, marks: list[ChunkMark], snapshot: ExportedSnapshot
@@ -174,25 +172,22 @@ class TableKeeper:
         self._became(started)
         return [ChunkWork(schema, mark) for mark in fresh]
 
-    def _restart(self, tables: set[str]) -> None:
-        """A rewritten table's pages are not the planned ones: its next snapshot begins from nothing."""
-        for table in tables:
-            status = self.sink.tables[table]
-            self.sink.tables[table] = msgspec.structs.replace(status, generation=status.generation + 1)
-            self._say("table", table=table, sink=self.sink.name, state="was rewritten, copying it again", rows=None)
+    def _finish_snapshots(self, snapshot: ExportedSnapshot, torn: set[str]) -> None:
+        """Tables whose chunks are all loaded begin to catch up, and torn ones, whose chunks can not be loaded.
 
-    def _finish_snapshots(self, snapshot: ExportedSnapshot) -> None:
-        """Tables whose chunks are all loaded begin to catch up."""
+        A torn one's changes tell whether it was truncated: then what is missing was to go anyway.
+        """
         with self.sink.lock:
             chunks = self.sink.sink.read_state().chunks
         for status in self._in(TableState.SNAPSHOT):
             marks = [mark for mark in chunks.get(status.table, []) if mark.generation == status.generation]
-            if marks and all(mark.is_loaded for mark in marks):
+            is_torn = status.table in torn
+            if marks and (is_torn or all(mark.is_loaded for mark in marks)):
                 with self.sink.lock:
                     self.sink.sink.finish_snapshot(status.schema)
                 rows = sum(mark.rows for mark in marks)
-                done = status.move(TableState.CATCH_UP, snapshot_end=snapshot.position, rows=rows)
-                self._write(done)
+                end = self.source.current_position() if is_torn else snapshot.position
+                self._write(status.move(TableState.CATCH_UP, snapshot_end=end, rows=rows, is_torn=is_torn))
 
     def _catch_up(self, statuses: list[TableStatus]) -> None:
         """Apply what happened since the tables' start; live once past everything that a snapshot saw."""
@@ -214,7 +209,9 @@ class TableKeeper:
             failpoints.reached("table-live")
         for status in statuses:
             now = sink.tables[status.table]
-            self._say("table", table=now.table, sink=sink.name, state=str(now.state), rows=now.rows)
+            is_live = now.state is TableState.LIVE
+            state = str(now.state) if is_live else "is copied again"
+            self._say("table", table=now.table, sink=sink.name, state=state, rows=now.rows if is_live else None)
         sink.on_commit()
 
     def _forget_vanished(self, status: TableStatus) -> None:

@@ -53,6 +53,16 @@ class PartResult(msgspec.Struct, frozen=True):
     time_us: int
     seen: dict[str, int]  # changes a table, whether applied or not
     schemas: dict[str, list[TableSchema]]  # the versions that were staged, in order
+    truncated: frozenset[str] = frozenset()
+
+
+class _Found(msgspec.Struct):
+    """What a task comes across besides the changes themselves."""
+
+    seen: dict[str, int] = {}
+    schemas: dict[str, list[TableSchema]] = {}
+    truncated: set[str] = set()
+    end: tuple[int, int] = (0, 0)  # position and time of the last transaction
 
 
 def stage_batch(frame: DataFrame, plan: ApplyPlan) -> list[PartResult]:
@@ -78,15 +88,14 @@ def stage_range(spark: SparkSession, plan: ApplyPlan, slices: list[Slice], most:
 
 
 def stage_part(plan: ApplyPlan, part: int, slices: list[Slice]) -> PartResult:
-    seen: dict[str, int] = {}
-    schemas: dict[str, list[TableSchema]] = {}
-    ends: list[tuple[int, int]] = [(0, 0)]
-    pieces = _net_pieces(plan, slices, seen, schemas, ends)
+    found = _Found()
+    pieces = _net_pieces(plan, slices, found)
     first = next(pieces, None)
     staged = None if first is None else plan.sink.stage(plan.batch, part, _chain(first, pieces))
-    position, time_us = ends[-1]
+    position, time_us = found.end
     text = plan.source.positions(np.array([position]))[0] if position else ""
-    return PartResult(part, slices[-1].last, staged, text, time_us, seen, schemas)
+    truncated = frozenset(found.truncated)
+    return PartResult(part, slices[-1].last, staged, text, time_us, found.seen, found.schemas, truncated)
 
 
 def _chain(first: NetChanges, rest: Iterator[NetChanges]) -> Iterator[NetChanges]:
@@ -94,13 +103,7 @@ def _chain(first: NetChanges, rest: Iterator[NetChanges]) -> Iterator[NetChanges
     yield from rest
 
 
-def _net_pieces(
-    plan: ApplyPlan,
-    slices: list[Slice],
-    seen: dict[str, int],
-    schemas: dict[str, list[TableSchema]],
-    ends: list[tuple[int, int]],
-) -> Iterator[NetChanges]:
+def _net_pieces(plan: ApplyPlan, slices: list[Slice], found: _Found) -> Iterator[NetChanges]:
     """In runs of bounded length, so that memory stays flat whatever the size of a transaction.
 
     Small slices share a run: what a run costs is mostly per run and table, not per change.
@@ -112,8 +115,8 @@ def _net_pieces(
         assert name is not None
         header, frames = segment.read(plan.log, name)
         for table, count in header.tables.items():
-            seen[table] = seen.get(table, 0) + count
-        ends.append(_last_end(frames.transactions, piece.last) or ends[-1])
+            found.seen[table] = found.seen.get(table, 0) + count
+        found.end = _last_end(frames.transactions, piece.last) or found.end
         wanted = plan.tables.keys() & header.tables.keys()
         if not wanted:
             continue
@@ -123,17 +126,21 @@ def _net_pieces(
                 _add(runs.setdefault(kept.schema.table, []), kept)
                 gathered += len(kept)
         if gathered >= RUN_ROWS:
-            yield from _net_of(runs, schemas)
+            yield from _net_of(runs, found)
             runs, gathered = {}, 0
-    yield from _net_of(runs, schemas)
+    yield from _net_of(runs, found)
 
 
-def _net_of(runs: dict[str, list[list[Changes]]], schemas: dict[str, list[TableSchema]]) -> Iterator[NetChanges]:
+def _net_of(runs: dict[str, list[list[Changes]]], found: _Found) -> Iterator[NetChanges]:
     for table, own in runs.items():
+        versions = found.schemas.setdefault(table, [])
         for run in own:
-            if schemas.setdefault(table, [])[-1:] != [run[0].schema]:
-                schemas[table].append(run[0].schema)
-            yield from net_changes(run)
+            if versions[-1:] != [run[0].schema]:
+                versions.append(run[0].schema)
+            for net in net_changes(run):
+                if net.truncate:
+                    found.truncated.add(table)
+                yield net
 
 
 def _add(runs: list[list[Changes]], changes: Changes) -> None:
