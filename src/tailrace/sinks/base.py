@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from tailrace.model.lifecycle import TableStatus
 from tailrace.model.net import NetChanges
+from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import Watermark
 
@@ -93,7 +94,10 @@ class Sink(Protocol):
     def begin_snapshot(self, status: TableStatus, chunks: list[ChunkMark], *, clear: bool) -> None:
         """Create or empty the table and remember the plan, in one step."""
 
-    def load_chunk(self, schema: TableSchema, mark: ChunkMark, batches: Iterator[pa.RecordBatch]) -> int:
+    def chunk_form(self, schema: TableSchema) -> str:
+        """The form in which `load_chunk` takes a table's rows as they are; empty if it wants Arrow columns only."""
+
+    def load_chunk(self, schema: TableSchema, mark: ChunkMark, batches: Iterator[Rows]) -> int:
         """In a task: the chunk's rows and its mark, in one step; nothing if it is marked already. Returns the rows."""
 
     def finish_snapshot(self, schema: TableSchema) -> None:

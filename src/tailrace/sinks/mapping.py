@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 
 from tailrace.model.net import NetChanges, Partial
+from tailrace.model.rows import EncodedRows, Rows
 from tailrace.model.schema import Column, TableSchema
 from tailrace.model.text import to_text
 from tailrace.model.types import ColumnType, Kind
@@ -34,6 +35,10 @@ class SchemaMapping:
         names = self._names(source)
         columns = tuple(self._column(column, names) for column in source.columns)
         return msgspec.structs.replace(source, columns=columns, key=tuple(names[name] for name in source.key))
+
+    def arriving(self, source: TableSchema, rows: Rows) -> Rows:
+        """Encoded rows have no names, and are of types that stay as they are."""
+        return rows if isinstance(rows, EncodedRows) else self.rows(source, rows)
 
     def rows(self, source: TableSchema, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Rows, or some columns of rows, as the sink takes them."""

@@ -12,6 +12,7 @@ import pyarrow as pa
 from tailrace import config
 from tailrace.model.lifecycle import TableStatus
 from tailrace.model.net import NetChanges
+from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import Watermark
 from tailrace.sinks.base import Batch, ChunkMark, FetchRows, Quarantined, SinkState
@@ -67,7 +68,10 @@ class NullSink:
         note.chunks[status.table] = chunks
         self._write(note)
 
-    def load_chunk(self, schema: TableSchema, mark: ChunkMark, batches: Iterator[pa.RecordBatch]) -> int:
+    def chunk_form(self, schema: TableSchema) -> str:
+        return ""
+
+    def load_chunk(self, schema: TableSchema, mark: ChunkMark, batches: Iterator[Rows]) -> int:
         rows = sum(int(batch.num_rows) for batch in batches)
         self._mark(mark).touch()
         return rows

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from tailrace.model.changes import Changes
 from tailrace.model.frames import Frames
+from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
 
 
@@ -110,7 +111,9 @@ class Source(Protocol):
     ) -> Iterator[Changes]: ...
     def export_snapshot(self) -> AbstractContextManager[ExportedSnapshot]: ...
     def plan_snapshot(self, table: TableSchema, chunk_bytes: int) -> list[Chunk]: ...
-    def read_chunk(self, table: TableSchema, chunk: Chunk, snapshot: str) -> Iterator[pa.RecordBatch]: ...
+    def read_chunk(self, table: TableSchema, chunk: Chunk, snapshot: str, form: str = "") -> Iterator[Rows]:
+        """In a task: the chunk's rows as the snapshot sees them, encoded in `form` if the source has them so."""
+
     def is_visible(self, xids: npt.NDArray[np.int64], visibility: Visibility) -> npt.NDArray[np.bool_]: ...
     def read_rows(self, table: TableSchema, keys: pa.RecordBatch) -> pa.RecordBatch:
         """The present rows that have these keys."""

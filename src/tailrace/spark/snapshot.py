@@ -59,7 +59,8 @@ def _in_pool(context: SparkContext) -> Iterator[None]:
 def _load(source: Any, sink: Any, snapshot: str, item: ChunkWork) -> Loaded:
     chunk = msgspec.convert(item.mark.chunk, Chunk)
     try:
-        rows = sink.load_chunk(item.schema, item.mark, source.read_chunk(item.schema, chunk, snapshot))
+        batches = source.read_chunk(item.schema, chunk, snapshot, sink.chunk_form(item.schema))
+        rows = sink.load_chunk(item.schema, item.mark, batches)
     except TableRewritten:
         return Loaded(chunk.table, 0, is_rewritten=True)
     return Loaded(chunk.table, rows)

@@ -18,6 +18,7 @@ from typing import IO
 import msgspec
 import pyarrow as pa
 
+from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
 from tailrace.sinks.sql.dialect import Dialect, ExistingTable, Session
 from tailrace.sinks.sql.merging import upsert
@@ -30,7 +31,7 @@ SPOOL_BYTES = 64 << 20
 """Kept in memory; what is more goes into a temporary file."""
 _PIECE = 1 << 20
 
-Gathered = Iterable[pa.RecordBatch] | StagedRows
+Gathered = Iterable[Rows] | StagedRows
 
 
 class ChunkLoader:
@@ -42,7 +43,7 @@ class ChunkLoader:
         self.rows = 0
 
     @contextmanager
-    def gathered(self, schema: TableSchema, batches: Iterable[pa.RecordBatch]) -> Iterator[Gathered]:
+    def gathered(self, schema: TableSchema, batches: Iterable[Rows]) -> Iterator[Gathered]:
         """Before the transaction: where tasks stage in files, the rows are in one when this begins."""
         name = self._new_name()
         file = self._dialect.staging_file(name)
@@ -73,7 +74,7 @@ class ChunkLoader:
             with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as spool:
                 self._straight_or_not(table, schema, existing, payload, spool, isolates=isolates)
 
-    def _counted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _counted(self, batches: Iterable[Rows]) -> Iterator[Rows]:
         for batch in batches:
             self.rows += batch.num_rows
             yield batch

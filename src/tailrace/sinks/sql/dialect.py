@@ -174,6 +174,10 @@ class Dialect(ABC):
     def declared(self, schema: TableSchema) -> dict[str, str]:
         """The type of each column in a table that we make."""
 
+    def row_form(self, types: Iterable[ColumnType]) -> str:
+        """A form in which rows of such values are loaded as they are, see `model.rows`; empty if there is none."""
+        return ""
+
     @abstractmethod
     def fits(self, declared: str, existing: str) -> bool:
         """Whether all values of a declared type go unchanged into a column of an existing one."""

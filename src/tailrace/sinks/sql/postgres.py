@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from tailrace import config
 from tailrace.errors import SinkRejected
+from tailrace.model.rows import POSTGRES_COPY
 from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType
 from tailrace.sinks.sql import postgres_reading, postgres_types
@@ -127,6 +128,9 @@ class PostgresDialect(Dialect):
 
     def declared(self, schema: TableSchema) -> dict[str, str]:
         return {column.name: postgres_types.declared(column.type) for column in schema.columns}
+
+    def row_form(self, types: Iterable[ColumnType]) -> str:
+        return POSTGRES_COPY if all(map(postgres_types.keeps_form, types)) else ""
 
     def fits(self, declared: str, existing: str) -> bool:
         return postgres_types.fits(declared, existing)

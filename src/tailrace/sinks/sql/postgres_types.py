@@ -65,6 +65,11 @@ def is_cast(type_: ColumnType) -> bool:
     return declared(type_) == '"char"' or (type_.kind is Kind.OTHER and declared(type_) != "text")
 
 
+def keeps_form(type_: ColumnType) -> bool:
+    """Whether the binary values of a PostgreSQL source are those of the column that we make for them."""
+    return not is_cast(type_) and declared(type_) == type_.name
+
+
 def sent(type_: ColumnType) -> str:
     """The type as which values go to the server, without its limits."""
     if is_cast(type_):

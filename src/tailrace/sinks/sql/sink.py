@@ -23,6 +23,7 @@ from tailrace.config import Misfits, OnError
 from tailrace.errors import SinkRejected, SinkUnavailable
 from tailrace.model.lifecycle import TableState, TableStatus
 from tailrace.model.net import NetChanges
+from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType
 from tailrace.model.watermark import Watermark
@@ -223,7 +224,13 @@ class SqlSink:
                 self._notes.write_status(session, msgspec.structs.replace(status, state=TableState.SNAPSHOT))
         self._prepare(session, status, target, clear=clear)
 
-    def load_chunk(self, schema: TableSchema, mark: ChunkMark, batches: Iterator[pa.RecordBatch]) -> int:
+    def chunk_form(self, schema: TableSchema) -> str:
+        types = [column.type for column in schema.columns]
+        is_sifted = self.settings.misfits is Misfits.QUARANTINE
+        is_mapped = types != [column.type for column in self._map.schema(schema).columns]
+        return "" if is_sifted or is_mapped else self.dialect.row_form(types)
+
+    def load_chunk(self, schema: TableSchema, mark: ChunkMark, batches: Iterator[Rows]) -> int:
         source, target = schema, self._target(schema)
         schema = self._map.schema(source)
         sieve = Sieve(self.dialect)
@@ -237,7 +244,7 @@ class SqlSink:
             refused = Refused(self.dialect, session, self._map, is_fatal=not isolates)
             merge = functools.partial(refused.merge, source, "read")
             loader = ChunkLoader(self.dialect, session, self._new_table, merge)
-            mapped = (self._map.rows(source, batch) for batch in batches)
+            mapped = (self._map.arriving(source, batch) for batch in batches)
             with loader.gathered(schema, mapped) as rows:
                 failpoints.reached("chunk-before-load")
                 with transaction(session):

@@ -9,6 +9,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from tailrace.model.net import NetChanges, Partial
+from tailrace.model.rows import EncodedRows, Rows
 from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType, Kind
 from tailrace.sinks.mapping import SchemaMapping
@@ -87,10 +88,13 @@ class StagingTables(Staging):
 
 
 def encoded(
-    dialect: Dialect, fields: Sequence[Field], batches: Iterable[pa.RecordBatch]
+    dialect: Dialect, fields: Sequence[Field], batches: Iterable[Rows]
 ) -> Iterator[bytes | pa.Buffer | pa.RecordBatch]:
     """The rows of `batches`, described by `fields`, for a bulk load, in pieces that fit the caches."""
     for batch in batches:
+        if isinstance(batch, EncodedRows):
+            yield batch.data
+            continue
         step = SLICE_ROWS
         if batch.nbytes > SLICE_BYTES:
             step = min(step, max(batch.num_rows * SLICE_BYTES // batch.nbytes, 1))

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import psycopg
+import pyarrow as pa
 from psycopg import errors as pg
 
 from tailrace.errors import DecodeError
@@ -186,6 +187,15 @@ def _server_error(body: bytes) -> pg.Error:
     with suppress(KeyError):
         kind = pg.lookup(fields.get(b"C", ""))
     return kind(fields.get(b"M", "no reason given"))
+
+
+def together(rows: CopiedRows) -> pa.Buffer:
+    """The bytes of the rows without what lies between them."""
+    bounds = np.column_stack([rows.starts, rows.ends]).astype(np.int64).ravel()
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(rows.buffer)]
+    pieces = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(bounds) - 1, buffers)  # rows, and gaps between
+    kept = pieces.take(pa.array(np.arange(0, len(pieces), 2)))
+    return kept.buffers()[2].slice(0, int((rows.ends - rows.starts).sum()))
 
 
 def check_width(rows: CopiedRows, width: int) -> None:

@@ -17,10 +17,11 @@ import pyarrow as pa
 from psycopg import pq, sql
 
 from tailrace.errors import DecodeError, SourceRefused, SourceUnavailable
+from tailrace.model.rows import POSTGRES_COPY, EncodedRows, Rows
 from tailrace.model.schema import Column, TableSchema
 from tailrace.sources.base import Chunk, ExportedSnapshot, TableRewritten, Visibility
 from tailrace.sources.postgres.connection import connect, current_position, server_of, source_errors
-from tailrace.sources.postgres.copying import CopiedRows, check_width, copy_out
+from tailrace.sources.postgres.copying import CopiedRows, check_width, copy_out, together
 from tailrace.sources.postgres.lanes import BINARY, NULL, TEXT, Cells, big_endian
 from tailrace.sources.postgres.types import has_binary_decoder, text_expression
 from tailrace.sources.postgres.values import decode_values
@@ -91,8 +92,10 @@ def _storage(connection: psycopg.Connection[Any], relation: str) -> tuple[int, i
     return row[0], row[1]
 
 
-def read_chunk(url: str, table: TableSchema, chunk: Chunk, snapshot: str) -> Iterator[pa.RecordBatch]:
+def read_chunk(url: str, table: TableSchema, chunk: Chunk, snapshot: str, form: str = "") -> Iterator[Rows]:
     """The rows of one chunk, as the snapshot sees them. Raises TableRewritten if its pages are not the planned ones."""
+    is_encoded = form == POSTGRES_COPY and all(has_binary_decoder(column.type) for column in table.columns)
+    read = _copy_encoded if is_encoded else _copy_rows
     with connect(url, application="tailrace snapshot") as connection:
         try:
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -101,7 +104,7 @@ def read_chunk(url: str, table: TableSchema, chunk: Chunk, snapshot: str) -> Ite
             connection.execute(f"LOCK TABLE ONLY {chunk.relation} IN ACCESS SHARE MODE".encode())
             if _storage(connection, chunk.relation)[0] != chunk.storage:
                 raise TableRewritten(chunk.table)
-            yield from _copy_rows(connection, table, _chunk_query(table, chunk))
+            yield from read(connection, table, _chunk_query(table, chunk))
             connection.execute("COMMIT")
         except psycopg.errors.InvalidParameterValue as error:
             raise SourceUnavailable(f"the snapshot {snapshot} at {server_of(url)} is gone") from error
@@ -150,6 +153,12 @@ def _copy_rows(
     is_text = [as_text or not has_binary_decoder(column.type) for column in table.columns]
     for rows in copy_out(connection, query, len(table.columns)):
         yield _decode_rows(table, rows, is_text)
+
+
+def _copy_encoded(connection: psycopg.Connection[Any], table: TableSchema, query: str) -> Iterator[EncodedRows]:
+    for rows in copy_out(connection, query, len(table.columns)):
+        check_width(rows, len(table.columns))
+        yield EncodedRows(len(rows.starts), together(rows))
 
 
 def _decode_rows(table: TableSchema, rows: CopiedRows, is_text: list[bool]) -> pa.RecordBatch:

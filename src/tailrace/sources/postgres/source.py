@@ -15,6 +15,7 @@ from tailrace.config import TablePatterns
 from tailrace.errors import SourceRefused, SourceUnavailable
 from tailrace.model.changes import Changes
 from tailrace.model.frames import Frames
+from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
 from tailrace.sources.base import Chunk, ExportedSnapshot, Finding, Visibility
 from tailrace.sources.postgres import catalog, pgoutput, positions, preflight, slots, snapshot, visibility
@@ -105,8 +106,8 @@ class PostgresSource:
     def plan_snapshot(self, table: TableSchema, chunk_bytes: int) -> list[Chunk]:
         return snapshot.plan(self.url, table, chunk_bytes)
 
-    def read_chunk(self, table: TableSchema, chunk: Chunk, snapshot_id: str) -> Iterator[pa.RecordBatch]:
-        return snapshot.read_chunk(self.url, table, chunk, snapshot_id)
+    def read_chunk(self, table: TableSchema, chunk: Chunk, snapshot_id: str, form: str = "") -> Iterator[Rows]:
+        return snapshot.read_chunk(self.url, table, chunk, snapshot_id, form)
 
     def read_all(self, table: TableSchema, snapshot_id: str | None = None) -> Iterator[pa.RecordBatch]:
         return snapshot.read_all(self.url, table, snapshot=snapshot_id, as_text=True)
