@@ -24,6 +24,7 @@ pytestmark = pytest.mark.server
 
 MAX32, MAX64, DAY_US = 2**31 - 1, 2**63 - 1, 86_400_000_000
 YEAR_1, YEAR_9999 = -719_162, 2_932_896  # in days since 1970
+FIRST_DAY = -2_440_588  # of PostgreSQL: 4714-11-24 BC
 LAST_DAY = 106_751_991  # of 64 bits of microseconds
 SINKS = ("sqlite", "postgresql", "mysql", "mariadb")
 
@@ -54,7 +55,7 @@ UNBOUNDED = {
     "real": st.floats(width=32),
     "double precision": st.floats(),
     "numeric": numbers | st.sampled_from(["NaN", "Infinity", "-Infinity", "9" * 500 + ".5"]),
-    "date": st.integers(YEAR_1 * 6, YEAR_9999 * 3) | st.sampled_from([MAX32, -(2**31)]),
+    "date": st.integers(FIRST_DAY, YEAR_9999 * 3) | st.sampled_from([MAX32, -(2**31)]),
     "timestamp": st.integers(-210_866_803_200_000_000, LAST_DAY * DAY_US) | st.sampled_from([MAX64, -(2**63)]),
     "timestamptz": st.integers(-210_866_803_200_000_000, LAST_DAY * DAY_US) | st.sampled_from([MAX64, -(2**63)]),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tailrace import failpoints
@@ -77,4 +78,29 @@ def test_a_capture_process_killed_in_every_phase_is_replaced_while_the_run_goes_
         pipeline.wait_for(lambda: replica.has_reached(end), "the replica to be current")
         assert_equal(postgres_url, file)
         assert pipeline.stop() == 0, pipeline.output
+    assert_equal(postgres_url, file)
+
+
+def test_a_resumed_copy_takes_nothing_from_later_rows_under_a_key_that_moved(postgres_url: str, tmp_path: Path) -> None:
+    """Rows move to other keys and others take their place on the same pages, before any of them was copied.
+
+    A move comes without the large value, and what the sink has under the old key by then is the other row.
+    """
+    file = write_pipeline(
+        tmp_path,
+        postgres_url,
+        {"replica": f"sqlite:///{tmp_path}/replica.db"},
+        source={"snapshot": {"chunk_bytes": 8192}},
+    )
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE moved (id int PRIMARY KEY, filler text, large text) WITH (fillfactor = 30)")
+        connection.execute("ALTER TABLE moved ALTER large SET STORAGE EXTERNAL")
+        rows = "n, repeat('-', 500), repeat(md5(n::text), 100)"
+        connection.execute(f"INSERT INTO moved SELECT {rows} FROM generate_series(1, 100) n".encode())
+        with RunningPipeline(file, environment=SLOW_COPY) as pipeline:
+            pipeline.wait_for(Replica(file).is_copying, "the copy to be under way")
+            pipeline.kill()
+        connection.execute("UPDATE moved SET id = id + 1000 WHERE id % 2 = 0")
+        connection.execute("UPDATE moved SET id = id + 1 WHERE id < 1000")
+    run_until_current(file)
     assert_equal(postgres_url, file)

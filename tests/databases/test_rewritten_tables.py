@@ -1,17 +1,44 @@
-"""Tables that get new files while they are copied: none of their planned pages can be read any more."""
+"""Tables that get new files while they are read: their pages are not the planned ones, or hold nothing to be seen."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
-from tailrace import failpoints
+from tailrace import config, failpoints
+from tailrace.sources.base import TableRewritten
+from tailrace.sources.postgres.source import PostgresSource
 from tailrace.testing import content
 from tailrace.testing.pipelines import RunningPipeline, write_pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
+
+
+@pytest.fixture
+def source(postgres_url: str) -> Any:
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE items (id int PRIMARY KEY, n int); INSERT INTO items VALUES (1, 1), (2, 2)")
+    return PostgresSource(config.Pipeline("under_test", config.Source(postgres_url, ("public.items",)), {}))
+
+
+@pytest.mark.parametrize("statement", ["TRUNCATE items", "ALTER TABLE items ALTER n TYPE bigint"])
+def test_a_snapshot_that_can_not_see_the_rows_any_more_is_not_taken_for_an_empty_table(
+    postgres_url: str, source: Any, statement: str
+) -> None:
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        [schema] = source.tables() if source.prepare() else []
+        with source.export_snapshot() as snapshot, source.consistent_snapshot() as (consistent, _):
+            assert sum(batch.num_rows for batch in source.read_all(schema, consistent)) == 2
+            connection.execute(statement.encode())
+            [chunk] = source.plan_snapshot(schema, 65_536)
+            with pytest.raises(TableRewritten):
+                list(source.read_chunk(schema, chunk, snapshot.id))
+            with pytest.raises(TableRewritten):
+                list(source.read_all(schema, consistent))
+        source.drop()
 
 
 def test_a_rewritten_table_is_copied_again_and_a_truncated_one_need_not_be(postgres_url: str, tmp_path: Path) -> None:

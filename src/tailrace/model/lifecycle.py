@@ -32,8 +32,11 @@ class TableStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `watermark` is the table's own place: its changes up to there are in the sink, or were in its snapshot's past.
     While the table is LIVE the sink's watermark speaks for it. `visibility` is what the earliest of its snapshots saw,
-    and `snapshot_end` the position after which no transaction is visible to any of them. A copy `is_torn` when the
-    table was rewritten under it: rows are missing, which is no matter if it was a truncate, and a new copy if not.
+    and `snapshot_end` the position after which no transaction is visible to any of them.
+
+    A copy `is_torn` when the table was rewritten under it: rows are missing, which is no matter if it was a truncate,
+    and a new copy if not. A copy that was resumed under a later snapshot `is_ahead`: some of its rows are newer than
+    its watermark, until its changes are past `snapshot_end`.
     """
 
     table: str
@@ -45,6 +48,7 @@ class TableStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     snapshot_end: str = ""
     rows: int = 0
     is_torn: bool = False
+    is_ahead: bool = False
 
     def move(self, state: TableState, **fields: object) -> TableStatus:
         """The same table in another state. Raises on a move that the life cycle does not have."""

@@ -65,6 +65,7 @@ class SinkPipeline:
         self.unknown = threading.Event()  # the log holds a table that the sink has never heard of
         self.on_commit: Callable[[], None] = lambda: None
         self._losses = 0  # queries that Spark lost since the last commit
+        self.fetched: set[str] = set()  # tables of which rows were read from the source, newer than their watermark
 
     def load_state(self, start_position: str) -> None:
         """Read where the sink is, and find that place in the present log."""
@@ -229,6 +230,7 @@ class SinkPipeline:
         return int(touched)
 
     def _fetch(self, schema: TableSchema, keys: Any) -> Any:
+        self.fetched.add(schema.table)
         return self.source.read_rows(schema, keys)
 
 

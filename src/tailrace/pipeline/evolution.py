@@ -61,6 +61,7 @@ def again(status: TableStatus, start: Watermark, schema: TableSchema) -> TableSt
         visibility="",
         snapshot_end="",
         is_torn=False,
+        is_ahead=False,
     )
 
 

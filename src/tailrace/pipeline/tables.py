@@ -33,6 +33,7 @@ class TableKeeper:
         self._stopping = threading.Event()
         self._discovered_at = 0.0
         self.error: TailraceError | None = None
+        self._bounds: set[str] = set()  # tables that are ahead, and whose `snapshot_end` is of this run
         self.is_settled = False  # the source's tables have been looked at once
         self._thread = threading.Thread(target=self._run, name=f"tables of {sink.name}", daemon=True)
 
@@ -145,10 +146,11 @@ class TableKeeper:
     ) -> list[ChunkWork]:
         """What is left to copy of a table: what its plan says, or all of it under a new plan."""
         mine = [mark for mark in marks if mark.generation == status.generation]
+        left = [mark for mark in mine if not mark.is_loaded]
         planned = self.source.plan_snapshot(schema, self.sink.pipeline.source.snapshot.chunk_bytes)
         is_resumed = (
             status.state is TableState.SNAPSHOT
-            and bool(mine)
+            and len(left) < len(mine)
             and bool(schema.key)
             and schema == status.schema
             and {chunk.storage for chunk in planned} == {mark.chunk["storage"] for mark in mine}
@@ -156,13 +158,17 @@ class TableKeeper:
         if is_resumed:
             with self.sink.lock:
                 self.sink.sink.finish_snapshot(schema)
-            return [ChunkWork(schema, mark) for mark in mine if not mark.is_loaded]
+            if left:
+                self._write(msgspec.structs.replace(status, is_ahead=True))
+            return [ChunkWork(schema, mark) for mark in left]
         started = status.move(
             TableState.SNAPSHOT,
             generation=status.generation + 1,
             visibility=snapshot.visibility.snapshot,
             schema=schema,
             rows=0,
+            is_torn=False,
+            is_ahead=False,
         )
         fresh = [
             ChunkMark(chunk.table, started.generation, chunk.number, msgspec.structs.asdict(chunk)) for chunk in planned
@@ -192,9 +198,13 @@ class TableKeeper:
     def _catch_up(self, statuses: list[TableStatus]) -> None:
         """Apply what happened since the tables' start; live once past everything that a snapshot saw."""
         sink = self.sink
+        statuses = [self._bounded(status) if status.is_ahead else status for status in statuses]
         first, end = min(status.watermark.offset for status in statuses), sink.watermark.offset
         limit = sink.log.limit(first, sink.settings.max_rows)
-        is_past = all(self.source.reached(sink.watermark.position, status.snapshot_end) for status in statuses)
+        is_past = all(
+            self.source.reached(sink.watermark.position, status.snapshot_end) and not status.is_ahead
+            for status in statuses
+        )
         if limit < end or (first < end and not is_past):
             sink.catch_up_to(statuses, min(limit, end), finish=False)
             sink.on_commit()  # a full log makes room for what the snapshot saw
@@ -213,6 +223,17 @@ class TableKeeper:
             state = str(now.state) if is_live else "is copied again"
             self._say("table", table=now.table, sink=sink.name, state=state, rows=now.rows if is_live else None)
         sink.on_commit()
+
+    def _bounded(self, status: TableStatus) -> TableStatus:
+        """A table that is ahead, with the position up to which it is; no longer ahead once its changes are there."""
+        if status.table in self.sink.fetched or status.table not in self._bounds:
+            self.sink.fetched.discard(status.table)
+            self._bounds.add(status.table)
+            status = msgspec.structs.replace(status, snapshot_end=self.source.current_position())
+        elif self.source.reached(status.watermark.position, status.snapshot_end):
+            status = msgspec.structs.replace(status, is_ahead=False)
+        self.sink.tables[status.table] = status
+        return status
 
     def _forget_vanished(self, status: TableStatus) -> None:
         """A table that left the publication before it was ever copied is none of ours."""

@@ -8,7 +8,7 @@ not by the binary way that capture and snapshot use, so a fault of the decoder s
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -23,6 +23,7 @@ from tailrace.model.lifecycle import TableState
 from tailrace.model.schema import TableSchema
 from tailrace.pipeline.anchoring import offset_at
 from tailrace.pipeline.holding import Hold
+from tailrace.sources.base import TableRewritten
 from tailrace.spark.layout import LOG
 
 BUCKETS = 1 << 14
@@ -58,22 +59,34 @@ def verify(pipeline: config.Pipeline) -> list[Comparison]:
     return found
 
 
-def _verify_sink(pipeline: config.Pipeline, source: Any, name: str, sink: Any) -> Iterator[Comparison]:
+def _verify_sink(
+    pipeline: config.Pipeline, source: Any, name: str, sink: Any, wanted: Container[str] | None = None, tries: int = 5
+) -> Iterator[Comparison]:
+    """All tables, or those that are `wanted`. One that is truncated under our eyes is looked at again."""
     is_running = _is_running(pipeline)
     with _held(pipeline) if is_running else nullcontext() as hold, source.consistent_snapshot() as (snapshot, position):
         if hold is not None:
             _wait_until_at(pipeline, source, sink, hold, position)
         tables = sink.read_state().tables
-        results = []
+        results, again = [], set()
         for schema in source.tables():
+            if wanted is not None and schema.table not in wanted:
+                continue
             status = tables.get(schema.table)
             if status is None or status.state is not TableState.LIVE:
                 state = "unknown" if status is None else str(status.state)
                 results.append(Comparison(name, schema.table, 0, 0, False, (), f"the table is {state} in the sink"))
                 continue
             note = "" if is_running else "not running: a difference may be lag"
-            results.append(_compare(name, schema, source, sink, snapshot, note))
-        yield from results
+            try:
+                results.append(_compare(name, schema, source, sink, snapshot, note))
+            except TableRewritten:
+                note = "it was truncated or rewritten while it was compared"
+                results.append(Comparison(name, schema.table, 0, 0, False, (), note))
+                again.add(schema.table)
+    yield from (result for result in results if tries == 1 or result.table not in again)
+    if again and tries > 1:
+        yield from _verify_sink(pipeline, source, name, sink, again, tries - 1)
 
 
 def _is_running(pipeline: config.Pipeline) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from tailrace.model.lifecycle import TableState
 from tailrace.model.schema import Column, TableSchema
 from tailrace.sinks.base import Batch, Sink
 from tailrace.testing.sink_changes import (
@@ -19,6 +20,7 @@ from tailrace.testing.sink_changes import (
     net,
     partial,
     same,
+    status,
     watermark,
 )
 
@@ -132,6 +134,18 @@ class RowsContract:
         source = SourceRows(ITEMS, [(9, "of the source", "notes")])
         apply(sink, [net(ITEMS, partials=[partial(ITEMS, ("notes",), [(9, "a", None)], [(1,)])])], 10, source)
         assert (source.asked, rows(ITEMS)) == ([("9",)], [(9, "of the source", "notes")])
+
+    def test_in_a_table_that_is_ahead_a_partial_row_that_moves_is_read_from_the_source(
+        self, sink: Sink, rows: ReadRows
+    ) -> None:
+        """What the table has under its old key may be another row, which came there later."""
+        apply(sink, [net(ITEMS, [(1, "a later one", "of its own"), (9, "b", "right"), (2, "c", "y")])], 10)
+        source = SourceRows(ITEMS, [(9, "of the source", "right")])
+        part = sink.stage("ahead", 0, [net(ITEMS, partials=[partial(ITEMS, ("notes",), [(9, "a", None)], [(1,)])])])
+        ahead = msgspec.structs.replace(status(ITEMS, TableState.CATCH_UP, 20), is_ahead=True)
+        sink.commit(Batch((part,), None, (ahead,)), source)
+        assert source.asked == [("9",)]
+        assert same(rows(ITEMS), [(9, "of the source", "right"), (2, "c", "y")])
 
     # --- tables without a key ----------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from tailrace.sinks.base import FetchRows
 from tailrace.sinks.mapping import SchemaMapping
 from tailrace.sinks.sql.dialect import Dialect, Session
 from tailrace.sinks.sql.isolation import Refused
-from tailrace.sinks.sql.merging import absent_keys, delete, move, update, upsert
+from tailrace.sinks.sql.merging import absent_keys, delete, move, staged_keys, unmoved, update, upsert
 from tailrace.sinks.sql.staged import Relation, StagedChanges, StagedPartial
 from tailrace.sinks.sql.staging import Inline, columns_of
 
@@ -35,8 +35,12 @@ class TableMerge:
         self._source, self._table, self._is_single_key = source, table, is_single_key
         self._schema = mapping.schema(source)
 
-    def apply(self, changes: StagedChanges, fetch: FetchRows) -> None:
-        """In order: truncate, deletes, upserts, partial rows."""
+    def apply(self, changes: StagedChanges, fetch: FetchRows, *, is_ahead: bool = False) -> None:
+        """In order: truncate, deletes, upserts, partial rows.
+
+        In a table that `is_ahead` of these changes, the row under a key that moves may be a later one: what the change
+        did not send of the moved row is not there, but at the source.
+        """
         merge = functools.partial(self._refused.merge, self._source)
         if changes.truncate:
             self._session.execute(f"DELETE FROM {self._table}")
@@ -46,7 +50,8 @@ class TableMerge:
             merge("upsert", changes.upserts, self._upsert)
         for partial in changes.partials:
             absent: list[tuple[Any, ...]] = []
-            merge("update", partial.rows, functools.partial(self._change, partial, absent))
+            change = self._remove if partial.moves and is_ahead else functools.partial(self._change, partial)
+            merge("update", partial.rows, functools.partial(change, absent))
             rows = self._fetched(absent, fetch) if absent else None
             if rows is not None and rows.num_rows:
                 merge("upsert", Inline(self._dialect).write(columns_of(self._schema, rows)), self._upsert)
@@ -58,6 +63,13 @@ class TableMerge:
         statements = upsert(self._dialect, self._table, self._schema, rows, is_single_key=self._is_single_key)
         for statement in statements:
             self._session.merge(statement, rows)
+
+    def _remove(self, absent: list[tuple[Any, ...]], rows: Relation) -> None:
+        """Whatever the table has under the old and the new keys of moving rows; the new ones are added to `absent`."""
+        found = self._session.merge(staged_keys(self._dialect, self._schema, rows), rows)
+        for statement in unmoved(self._dialect, self._table, self._schema, rows):
+            self._session.merge(statement, rows)
+        absent += found
 
     def _change(self, partial: StagedPartial, absent: list[tuple[Any, ...]], rows: Relation) -> None:
         """Apply partial rows; the keys of those that the table lacks are added to `absent`."""

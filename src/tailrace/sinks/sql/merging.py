@@ -36,10 +36,21 @@ def delete(dialect: Dialect, session: Session, table: str, schema: TableSchema, 
 
 def absent_keys(dialect: Dialect, table: str, schema: TableSchema, rows: Relation, *, moves: bool) -> str:
     """The keys (as text for the source) of staged partial rows that the table has no row for."""
+    match = _old_key(dialect, schema.key, rows) if moves else _same_key(dialect, schema.key, rows)
+    return f"{staged_keys(dialect, schema, rows)} WHERE NOT EXISTS (SELECT 1 FROM {table} t WHERE {match})"
+
+
+def staged_keys(dialect: Dialect, schema: TableSchema, rows: Relation) -> str:
+    """The keys (as text for the source) of all staged rows, the new ones if they move."""
     types = {column.name: column.type for column in schema.columns}
     selected = ", ".join(dialect.key_text(rows.values[name], types[name]) for name in schema.key)
-    match = _old_key(dialect, schema.key, rows) if moves else _same_key(dialect, schema.key, rows)
-    return f"SELECT {selected} FROM {rows.sql} WHERE NOT EXISTS (SELECT 1 FROM {table} t WHERE {match})"
+    return f"SELECT {selected} FROM {rows.sql}"
+
+
+def unmoved(dialect: Dialect, table: str, schema: TableSchema, rows: Relation) -> list[str]:
+    """Nothing is left under the keys of moving rows."""
+    olds = {dialect.quote(name): rows.values[old(name)] for name in schema.key}
+    return [dialect.delete(table, rows.sql, key) for key in (olds, _key(dialect, schema.key, rows))]
 
 
 def update(dialect: Dialect, table: str, schema: TableSchema, unchanged: Iterable[str], rows: Relation) -> str:

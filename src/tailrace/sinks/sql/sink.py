@@ -11,7 +11,7 @@ import functools
 import hashlib
 import itertools
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
@@ -147,8 +147,9 @@ class SqlSink:
                     return 0
                 self._require(session, staged)
                 refused = Refused(self.dialect, session, self._map, is_fatal=self.settings.on_error is OnError.STOP)
+                ahead = {status.table for status in batch.tables if status.is_ahead}
                 items = [item for part in batch.parts for item in part.changes]
-                touched = sum(self._apply(session, item, fetch, refused) for item in items)
+                touched = sum(self._apply(session, item, fetch, refused, ahead) for item in items)
                 self._set_aside(session, batch, refused)
                 for status in batch.tables:
                     self._notes.write_status(session, status)
@@ -158,13 +159,20 @@ class SqlSink:
             failpoints.reached("sink-committed")
             return touched
 
-    def _apply(self, session: Session, changes: StagedChanges, fetch: FetchRows, refused: Refused) -> int:
+    def _apply(
+        self,
+        session: Session,
+        changes: StagedChanges,
+        fetch: FetchRows,
+        refused: Refused,
+        ahead: Container[str] = (),
+    ) -> int:
         source, target = changes.schema, self._target(changes.schema)
         with self._sessions.errors(f"merging {source.table}"):
             is_single_key = self._evolve(session, source, target)
             table = self.dialect.qualified(target)
             merge = TableMerge(self.dialect, session, self._map, refused, source, table, is_single_key=is_single_key)
-            merge.apply(changes, fetch)
+            merge.apply(changes, fetch, is_ahead=source.table in ahead)
         return changes.count
 
     def _set_aside(self, session: Session, batch: Batch, refused: Refused) -> None:

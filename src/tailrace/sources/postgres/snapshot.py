@@ -92,6 +92,16 @@ def _storage(connection: psycopg.Connection[Any], relation: str) -> tuple[int, i
     return row[0], row[1]
 
 
+def _seen_storage(connection: psycopg.Connection[Any], relation: str) -> int | None:
+    """The number of the file that held a table when the transaction's snapshot was taken.
+
+    TRUNCATE and the forms of ALTER TABLE that rewrite a table leave a new file in which an older snapshot sees nothing.
+    """
+    query = "SELECT relfilenode::bigint FROM pg_class WHERE oid = %s::regclass"
+    row = connection.execute(query, [relation]).fetchone()
+    return None if row is None else int(row[0])
+
+
 def read_chunk(url: str, table: TableSchema, chunk: Chunk, snapshot: str, form: str = "") -> Iterator[Rows]:
     """The rows of one chunk, as the snapshot sees them. Raises TableRewritten if its pages are not the planned ones."""
     is_encoded = form == POSTGRES_COPY and all(has_binary_decoder(column.type) for column in table.columns)
@@ -102,7 +112,7 @@ def read_chunk(url: str, table: TableSchema, chunk: Chunk, snapshot: str, form: 
             connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
             # taking the lock first: from here on nobody can rewrite the table under us
             connection.execute(f"LOCK TABLE ONLY {chunk.relation} IN ACCESS SHARE MODE".encode())
-            if _storage(connection, chunk.relation)[0] != chunk.storage:
+            if {_storage(connection, chunk.relation)[0], _seen_storage(connection, chunk.relation)} != {chunk.storage}:
                 raise TableRewritten(chunk.table)
             yield from read(connection, table, _chunk_query(table, chunk))
             connection.execute("COMMIT")
@@ -120,12 +130,19 @@ def read_chunk(url: str, table: TableSchema, chunk: Chunk, snapshot: str, form: 
 def read_all(
     url: str, table: TableSchema, *, snapshot: str | None = None, as_text: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Every row of a table. `as_text` asks the server for text forms: an independent way to the same values."""
+    """Every row of a table. `as_text` asks the server for text forms: an independent way to the same values.
+
+    Raises TableRewritten if the snapshot can not see the table's rows any more.
+    """
     query = _select(table, as_text=as_text) + f" FROM {_from(table)}"
     with connect(url) as connection, source_errors(url, f"reading {table.table}"):
         if snapshot is not None:
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+            connection.execute(f"LOCK TABLE {_from(table)} IN ACCESS SHARE MODE".encode())
+            for relation, _ in _leaves(connection, table):
+                if _storage(connection, relation)[0] != _seen_storage(connection, relation):
+                    raise TableRewritten(table.table)
         yield from _copy_rows(connection, table, query, as_text=as_text)
 
 
