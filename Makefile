@@ -21,7 +21,7 @@ demo: setup ## see it work: PostgreSQL into SQLite, killed in the middle, compar
 
 test: setup $(CLASSES) ## check, then all other tests
 	@$(MAKE) --no-print-directory check
-	@$(WITH_JAVA) $(OFTEN) $(BIN)/pytest --ignore=tests/unit
+	@$(WITH_JAVA) $(OFTEN) $(BIN)/pytest --ignore=tests/unit --numprocesses=2 --dist=loadfile
 
 check: $(SETUP) ## format, lint, types, layers and unit tests: under two minutes
 	$(BIN)/ruff format --check

@@ -1,4 +1,4 @@
-"""The driver is killed around a sink's commit, in PostgreSQL and in MySQL at the same moment: it ends equal.
+"""The driver is killed around a sink's commit, in all databases at the same moment: it ends equal.
 
 A failpoint holds the driver at the place, for each sink in a thread of its own; once all sinks show from outside that
 they are there, the driver gets SIGKILL.
@@ -15,15 +15,15 @@ import pytest
 
 from tailrace import failpoints
 from tailrace.testing import PostgresServer
-from tailrace.testing.mysql import MySqlServer
+from tailrace.testing.mysql import MariaDbServer, MySqlServer
 from tailrace.testing.pipelines import RunningPipeline, run_until_current, write_pipeline
 from tailrace.testing.sinks import Server, SinkDatabase, SinkView, assert_same_rows, sink_databases
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
 
 ROWS = 30_000
-SPARK = {"master": "local[4,4]", "conf": {"spark.default.parallelism": 2}}
-"""The copies into both sinks have room beside each other."""
+SPARK = {"master": "local[6,4]", "conf": {"spark.default.parallelism": 2}}
+"""The copies into all sinks have room beside each other."""
 
 
 @dataclass
@@ -53,9 +53,13 @@ class Setting:
 
 @pytest.fixture
 def setting(
-    postgres_server: PostgresServer, mysql_server: MySqlServer, postgres_url: str, tmp_path: Path
+    postgres_server: PostgresServer,
+    mysql_server: MySqlServer,
+    mariadb_server: MariaDbServer,
+    postgres_url: str,
+    tmp_path: Path,
 ) -> Iterator[Setting]:
-    servers: dict[str, Server] = {"postgresql": postgres_server, "mysql": mysql_server}
+    servers: dict[str, Server] = {"postgresql": postgres_server, "mysql": mysql_server, "mariadb": mariadb_server}
     with sink_databases(servers) as sinks:
         urls = {kind: sink.url for kind, sink in sinks.items()}
         source = {"snapshot": {"chunk_bytes": 262_144}}
@@ -96,7 +100,8 @@ def test_a_driver_killed_around_the_commit_of_every_sink_ends_equal_and_leaves_n
     setting.kill_at("sink-before-commit", SinkDatabase.has_open_write)
     assert all(setting.dead.values())
     assert not any(staged[kind] & setting.dead[kind] for kind in staged)
-    assert setting.sinks["mysql"].query("SELECT count(extra) FROM items") == [(0,)]  # its DDL is done, the batch is not
+    for kind in ("mysql", "mariadb"):  # their DDL is done, the batch is not
+        assert setting.sinks[kind].query("SELECT count(extra) FROM items") == [(0,)]
     assert all(sink.query("SELECT max(n) FROM items") == [(1,)] for sink in setting.sinks.values())
 
     setting.kill_at("sink-committed", _quietly(is_evolved))

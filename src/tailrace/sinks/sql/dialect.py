@@ -61,6 +61,7 @@ class Explanation(msgspec.Struct, frozen=True):
     hint: str | None = None
     is_duplicate: bool = False  # a key is there already
     is_about_rows: bool = False  # other rows may be taken
+    is_gone: bool = False  # there is nobody to say anything
 
 
 class Session(Protocol):

@@ -50,8 +50,11 @@ _LOAD = (
 _UNAVAILABLE = {
     *(1021, 1037, 1038, 1040, 1041, 1053, 1079, 1080, 1105, 1114, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205),
     *(1206, 1213, 1290, 1317, 1429, 1792, 1836, 1927, 2002, 2003, 2006, 2013, 2014, 2027, 2055, 3024, 3032, 3170),
-    *(3572, 4031),
+    *(3572, 3675, 4031),
 }
+_GONE = {1053, 1079, 1080, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2002, 2003, 2006, 2013, 2014, 2027, 2055, 4031}
+_FULL = re.compile(r"disk is full|No space left|No more room|errno: 28\b|error 28\b")
+"""Of a full disk there are many errors, and the same ones for other reasons."""
 _DUPLICATE = {1022, 1062, 1169, 1586}
 _WITH_VALUES = {
     1048: "NULL where it is not allowed",
@@ -214,12 +217,15 @@ def explain(error: BaseException) -> Explanation | None:
     if not isinstance(error, pymysql.MySQLError):
         return None
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
-    is_lost = code in _UNAVAILABLE or (isinstance(error, pymysql.InterfaceError) and code == 0)
+    words = _sentence(code, error)
+    is_gone = code in _GONE or (isinstance(error, pymysql.InterfaceError) and code == 0)
+    may_pass = is_gone or code in _UNAVAILABLE or bool(_FULL.search(words))
     return Explanation(
-        SinkUnavailable if is_lost else SinkRejected,
-        _sentence(code, error),
+        SinkUnavailable if may_pass else SinkRejected,
+        words,
         is_duplicate=code in _DUPLICATE,
         is_about_rows=code in _WITH_VALUES or code in _ABOUT_ROWS,
+        is_gone=is_gone,
     )
 
 

@@ -44,6 +44,7 @@ _WAIT_FOR_DISK = (
     "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
 )
 _RETRIED = ("08", "40", "53", "57P", "58", "55P03", "57014", "25006")
+_GONE = ("08", "57P")
 _WITH_VALUES = ("22", "23")
 """Classes of errors whose message may show a value."""
 _ABOUT_ROWS = (*_WITH_VALUES, "54000", "P0001")
@@ -160,10 +161,14 @@ def explain(error: BaseException) -> Explanation | None:
     if not code:
         is_refusal = isinstance(error, psycopg.OperationalError) and _REFUSALS.search(words)
         is_lost = isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) and not is_refusal
-        return Explanation(SinkUnavailable if is_lost else SinkRejected, words)
+        return Explanation(SinkUnavailable if is_lost else SinkRejected, words, is_gone=is_lost)
     kind = SinkUnavailable if code.startswith(_RETRIED) else SinkRejected
     return Explanation(
-        kind, words, is_duplicate=isinstance(error, pg.UniqueViolation), is_about_rows=code.startswith(_ABOUT_ROWS)
+        kind,
+        words,
+        is_duplicate=isinstance(error, pg.UniqueViolation),
+        is_about_rows=code.startswith(_ABOUT_ROWS),
+        is_gone=code.startswith(_GONE),
     )
 
 

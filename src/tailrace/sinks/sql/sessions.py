@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from tailrace.errors import SinkUnavailable
 from tailrace.sinks.sql.dialect import Dialect, Session
 
 FRESH_SECONDS = 5.0
@@ -64,7 +63,7 @@ class Sessions:
             found = self._dialect.explain(error)
             if found is None:
                 raise
-            how = "went away while" if found.kind is SinkUnavailable else "refused"
+            how = "went away while" if found.is_gone else "can not finish" if found.kind.retry else "refused"
             server = f"{self._dialect.name} at {self._dialect.server(self._url)}"
             raise found.kind(f"sink {self._sink}: {server} {how} {doing}: {found.words}", hint=found.hint) from error
 
