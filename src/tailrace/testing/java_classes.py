@@ -15,6 +15,7 @@ from pathlib import Path
 from tailrace.testing import shop
 from tailrace.testing.pipelines import WAIT_SECONDS, RunningPipeline, write_pipeline
 from tailrace.testing.postgres import PostgresServer
+from tailrace.testing.processes import lives, wait_until
 
 
 def make(archive: Path) -> None:
@@ -28,7 +29,7 @@ def make(archive: Path) -> None:
             pipeline.wait_for(lambda: pipeline.said("running"), "the pipeline to run")
             jvm = pipeline.jvm_process()
             assert pipeline.ended() == 0, pipeline.output
-            jvm.wait(WAIT_SECONDS)
+            wait_until(lambda: not lives(jvm), seconds=WAIT_SECONDS, what="the JVM to write its classes", every=0.1)
 
 
 if __name__ == "__main__":

@@ -128,7 +128,7 @@ def kill_tree(process: subprocess.Popen[bytes]) -> None:
     for member in family:
         _kill(member)
     process.wait()
-    wait_until(lambda: not any(map(_is_running, family)), seconds=30, what="killed processes to be gone")
+    wait_until(lambda: not any(map(lives, family)), seconds=30, what="killed processes to be gone")
 
 
 def _suspended_family(pid: int) -> list[psutil.Process]:
@@ -169,7 +169,8 @@ def _kill(process: psutil.Process) -> None:
         process.kill()
 
 
-def _is_running(process: psutil.Process) -> bool:
+def lives(process: psutil.Process) -> bool:
+    """False also for one that has ended and that nobody has asked how."""
     try:
         return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
