@@ -197,9 +197,10 @@ def _walk_rows(rows: CopiedRows, width: int, is_text: list[bool]) -> list[Cells]
     for index in range(width):
         length = big_endian(buffer, cursor, 4)
         cursor = cursor + 4
-        is_null = length < 0
-        kind = np.where(is_null, NULL, TEXT if is_text[index] else BINARY).astype(np.uint8)
-        length = np.where(is_null, 0, length)
+        kind = np.full(len(cursor), TEXT if is_text[index] else BINARY, np.uint8)
+        if int(length.min(initial=0)) < 0:
+            kind[length < 0] = NULL
+            length = np.maximum(length, 0)
         cells.append(Cells(kind, cursor, length))
         cursor = cursor + length
         if (cursor > ends).any():
