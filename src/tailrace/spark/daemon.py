@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 TASKS = "pyspark.worker"
@@ -26,11 +25,18 @@ def main() -> None:
 
 
 def prefer_installed_pyspark() -> None:
-    """Take the archive off the path, if what is left has a pyspark."""
-    archived = [place for place in sys.path if Path(place).name == "pyspark.zip"]
-    sys.path[:] = [place for place in sys.path if place not in archived]
-    if find_spec("pyspark") is None:
-        sys.path[1:1] = archived
+    """Take an archive off the path that is part of an installed package which is on the path itself.
+
+    The archive of a Spark that is not installed with pip stays: another pyspark may not speak with it.
+    """
+    sys.path[:] = [place for place in sys.path if not _is_doubled(Path(place))]
+
+
+def _is_doubled(place: Path) -> bool:
+    """Whether it is `…/site-packages/pyspark/python/lib/pyspark.zip`."""
+    package = Path(*place.parts[:-3])
+    is_archive = place.parts[-4:] == ("pyspark", "python", "lib", "pyspark.zip")
+    return is_archive and (package / "__init__.py").is_file() and str(package.parent) in sys.path
 
 
 if __name__ == "__main__":
