@@ -9,7 +9,7 @@ SETUP := .venv/.setup-done
 BENCH := .venv/.bench-done
 CLASSES := .venv/spark-classes.jsa
 WITH_JAVA = JAVA_HOME="$$(scripts/java.sh)" && export JAVA_HOME &&
-OFTEN = SPARK_SUBMIT_OPTS="-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:SharedArchiveFile=$(CURDIR)/$(CLASSES)"
+QUICK_JVM = SPARK_SUBMIT_OPTS="-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:SharedArchiveFile=$(CURDIR)/$(CLASSES)"
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,7 +21,7 @@ demo: setup ## see it work: PostgreSQL into SQLite, killed in the middle, compar
 
 test: setup $(CLASSES) ## check, then all other tests
 	@$(MAKE) --no-print-directory check
-	@$(WITH_JAVA) $(OFTEN) $(BIN)/pytest --ignore=tests/unit --numprocesses=2 --dist=loadfile
+	@$(WITH_JAVA) $(QUICK_JVM) $(BIN)/pytest --ignore=tests/unit --numprocesses=2 --dist=loadfile
 
 check: $(SETUP) ## format, lint, types, layers and unit tests: under two minutes
 	$(BIN)/ruff format --check

@@ -12,7 +12,7 @@ import pytest
 
 from tailrace import config, registry
 from tailrace.model.lifecycle import TableState
-from tailrace.model.rows import POSTGRES_COPY, EncodedRows
+from tailrace.model.rows import EncodedRows
 from tailrace.sinks.base import ChunkMark
 from tailrace.testing.postgres import PostgresServer
 from tailrace.testing.sink_changes import same, status
@@ -42,9 +42,10 @@ SAME = {
     "t": ("timestamp with time zone", "'294247-01-10 04:00:54+00'", "'2024-02-29 23:59:59.999999+05:30'"),
     "u": ("interval", "'1 year -1 day 30:00:00'", "'-178000000 years'"),
     "v": ("json", "'{\"a\" :  [1, 2.50]}'", "'null'"),
+    "x": ("a_domain", "'q'", "''"),
     "w": ("jsonb", "'{\"a\" :  [1, 2.50]}'", "'1e400'"),
 }
-OTHER = ("integer[]", '"char"', "inet", "mood", "money", "citext_like", "point", "mood[]")
+OTHER = ("integer[]", '"char"', "inet", "mood", "money", "point", "mood[]")
 
 
 @pytest.fixture
@@ -98,6 +99,7 @@ def test_every_type_that_keeps_its_form_arrives_as_it_is(pipeline: config.Pipeli
     one, other = (", ".join(values[place] for values in SAME.values()) for place in (1, 2))
     with prepared(
         pipeline,
+        "CREATE DOMAIN a_domain AS text",
         f"CREATE TABLE typed (id int PRIMARY KEY, {columns})",
         f"INSERT INTO typed SELECT n, {one} FROM generate_series(1, 300) n",
         f"INSERT INTO typed SELECT n, {other} FROM generate_series(301, 320) n",
@@ -124,9 +126,7 @@ def test_a_type_that_does_not_keep_its_form_is_taken_apart(pipeline: config.Pipe
     with prepared(
         pipeline,
         "CREATE TYPE mood AS ENUM ('sad', 'ok')",
-        "CREATE DOMAIN citext_like AS text",
         f"CREATE TABLE other (id int PRIMARY KEY, v {type_})",
     ) as source:
         schema = source.tables()[0]
-        form = registry.make_sink(pipeline, "sink").chunk_form(schema)
-        assert form == (POSTGRES_COPY if type_ == "citext_like" and schema.columns[1].type.name == "text" else "")
+        assert not registry.make_sink(pipeline, "sink").chunk_form(schema)

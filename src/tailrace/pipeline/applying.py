@@ -65,7 +65,7 @@ class SinkPipeline:
         self.unknown = threading.Event()  # the log holds a table that the sink has never heard of
         self.on_commit: Callable[[], None] = lambda: None
         self._losses = 0  # queries that Spark lost since the last commit
-        self.fetched: set[str] = set()  # tables of which rows were read from the source, newer than their watermark
+        self.fetched: set[str] = set()  # tables of which rows may have been read that are newer than `snapshot_end`
 
     def load_state(self, start_position: str) -> None:
         """Read where the sink is, and find that place in the present log."""
@@ -75,6 +75,7 @@ class SinkPipeline:
         self.tables = {
             name: _with_watermark(status, self._anchor(status.watermark)) for name, status in state.tables.items()
         }
+        self.fetched = {name for name, status in self.tables.items() if status.is_ahead}  # by a run that is no more
 
     def _beginning(self, start_position: str) -> Watermark:
         """Where a sink that has nothing begins: where the log does or, if that is gone, at its end.

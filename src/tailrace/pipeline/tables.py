@@ -33,7 +33,6 @@ class TableKeeper:
         self._stopping = threading.Event()
         self._discovered_at = 0.0
         self.error: TailraceError | None = None
-        self._bounds: set[str] = set()  # tables that are ahead, and whose `snapshot_end` is of this run
         self.is_settled = False  # the source's tables have been looked at once
         self._thread = threading.Thread(target=self._run, name=f"tables of {sink.name}", daemon=True)
 
@@ -226,9 +225,8 @@ class TableKeeper:
 
     def _bounded(self, status: TableStatus) -> TableStatus:
         """A table that is ahead, with the position up to which it is; no longer ahead once its changes are there."""
-        if status.table in self.sink.fetched or status.table not in self._bounds:
+        if status.table in self.sink.fetched:
             self.sink.fetched.discard(status.table)
-            self._bounds.add(status.table)
             status = msgspec.structs.replace(status, snapshot_end=self.source.current_position())
         elif self.source.reached(status.watermark.position, status.snapshot_end):
             status = msgspec.structs.replace(status, is_ahead=False)
