@@ -55,6 +55,7 @@ $(SETUP): pyproject.toml
 	@touch $@
 
 $(CLASSES): $(SETUP) # Spark starts some sixty times in the tests
+	@echo "archiving the classes of Spark, once: a minute"
 	@$(WITH_JAVA) $(BIN)/python -m tailrace.testing.java_classes $@
 
 $(BENCH): $(SETUP)
