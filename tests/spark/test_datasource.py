@@ -68,7 +68,7 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture
 def feed(tmp_path) -> Iterator[Feed]:
     """The log of a state directory; relation 1 is `items`, relation 2 `orders`."""
-    writer = LogWriter.create(Storage(str(tmp_path / "state" / "log")), "a source", "0/0")
+    writer = LogWriter.create(Storage(str(tmp_path / "state" / "log")), None, "0/0")
     yield Feed(writer, {1: ITEMS, 2: ORDERS})
     writer.close()
 

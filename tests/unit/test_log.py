@@ -71,7 +71,7 @@ def disk(tmp_path) -> Storage:
 
 
 def create(storage: Storage) -> Feed:
-    return Feed(LogWriter.create(storage, "postgresql://db/shop", START), {1: ITEMS})
+    return Feed(LogWriter.create(storage, None, START), {1: ITEMS})
 
 
 def reopen(feed: Feed) -> Feed:
@@ -186,8 +186,8 @@ def test_a_segment_under_another_segments_name_is_noticed(one_segment):
 def test_a_newer_format_is_refused_and_says_which(one_segment):
     storage, name, path = one_segment
     whole = path.read_bytes()
-    path.write_bytes(whole[:8] + (2).to_bytes(4, "little") + whole[12:])
-    with pytest.raises(LogCorrupt, match="format version is 2"):
+    path.write_bytes(whole[:8] + (3).to_bytes(4, "little") + whole[12:])
+    with pytest.raises(LogCorrupt, match="format version is 3"):
         segment.read(storage, name)
 
 
@@ -532,7 +532,7 @@ def test_a_log_is_not_created_over_another(disk):
     feed = create(disk)
     feed.writer.close()
     with pytest.raises(StateError, match="already"):
-        LogWriter.create(disk, "another", START)
+        LogWriter.create(disk, None, START)
     assert LogWriter.open(disk) is not None
 
 
@@ -541,7 +541,7 @@ def someone_else() -> Iterator[Path]:
     """A folder that we may read and not write, also when the tests run as root: as `nobody` for the while."""
     folder = Path(tempfile.mkdtemp(prefix="tailrace-read-only-"))
     (folder / "log").mkdir()
-    writer = LogWriter.create(Storage(str(folder / "log")), "source", START)
+    writer = LogWriter.create(Storage(str(folder / "log")), None, START)
     writer.close()
     for path in (folder, folder / "log"):
         path.chmod(0o555)
@@ -560,14 +560,14 @@ def someone_else() -> Iterator[Path]:
 def test_a_read_only_state_directory_is_one_clear_sentence(someone_else, name):
     path = someone_else / name
     with pytest.raises(StateError, match=f"^cannot write to the state directory {path}: .*permission denied"):
-        LogWriter.create(Storage(str(path)), "source", START)
+        LogWriter.create(Storage(str(path)), None, START)
 
 
 def test_a_state_directory_below_a_file_is_one_clear_sentence(tmp_path):
     (tmp_path / "file").write_text("")
     path = str(tmp_path / "file" / "log")
     with pytest.raises(StateError, match=f"^cannot write to the state directory {path}: "):
-        LogWriter.create(Storage(path), "source", START)
+        LogWriter.create(Storage(path), None, START)
 
 
 def test_a_state_directory_that_may_not_be_read_is_one_clear_sentence(someone_else):

@@ -40,6 +40,7 @@ sinks:
     # columns: {public.orders: {total: amount}}  # source table: {source column: its name in the sink}
     # misfits: refuse          # values that the sink's type can not hold; or `text`, or `quarantine`
     # on_error: stop           # at a row that the sink refuses; or `quarantine`
+    # on_table_error: isolate  # a table that can not be copied or written is set aside; or `stop` the sink
     # max_rows: 1000000      # changes a micro-batch takes at most; transactions stay whole
 
 # The change log. It may be deleted while the pipeline is stopped: nothing is lost or doubled.

@@ -38,6 +38,8 @@ def run(args: argparse.Namespace) -> int:
     out = console()
     if lines:
         out.print(_table(lines))
+    for line in (line for line in lines if line.reason):
+        print(f"{line.table} in sink {line.sink} is {line.state}: {line.reason}")
     for name in wanted.sinks:
         if not any(line.sink == name for line in lines):
             print(f"sink {name} has nothing of this pipeline yet")
@@ -76,6 +78,8 @@ def _cells(line: TableLine) -> list[str]:
 
 
 def _lag(line: TableLine) -> str:
+    if line.state in ("paused", "failed"):
+        return "set aside"
     if line.run == "stopped":
         return "stopped"
     if line.chunks is not None:

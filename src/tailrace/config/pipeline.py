@@ -36,6 +36,13 @@ class OnError(StrEnum):
     QUARANTINE = "quarantine"  # the row is set aside, and the others go on
 
 
+class OnTableError(StrEnum):
+    """What becomes of a sink when one of its tables can not be decoded, copied or written."""
+
+    ISOLATE = "isolate"  # the table is set aside with its reason, and the others go on
+    STOP = "stop"  # the sink stops, with a sentence
+
+
 class Misfits(StrEnum):
     """What becomes of a value that the sink's type can not hold exactly."""
 
@@ -109,6 +116,10 @@ class Sink(Section, frozen=True):
     on_error: Annotated[
         OnError, Meta(description="`stop` at a row that the sink refuses, or set it aside in `quarantine`")
     ] = OnError.STOP
+    on_table_error: Annotated[
+        OnTableError,
+        Meta(description="a table that can not be decoded, copied or written: `isolate` it, or `stop` the sink"),
+    ] = OnTableError.ISOLATE
     max_rows: Annotated[int, Meta(ge=1, description="changes a micro-batch takes at most; transactions stay whole")] = (
         1_000_000
     )

@@ -9,23 +9,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from tailrace.errors import LogCorrupt, StateError
 from tailrace.log import segment
 from tailrace.log.segment import Header, SegmentName
 from tailrace.log.storage import Storage
 from tailrace.model.frames import Frames
+from tailrace.model.watermark import SourceIdentity, Watermark
 
 IDENTITY = "log.json"
 
 
 class LogIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Written once. `start_position` is the source's place before offset 1."""
+    """Written once. `start_position` is the place of `source` before offset 1."""
 
     id: str
-    source: str
+    source: SourceIdentity | None
     start_position: str
-    version: int = 1
+    version: int = 2
 
 
 class Slice(msgspec.Struct, frozen=True):
@@ -99,6 +102,23 @@ class LogReader:
                 break
             end = name.committed
         return end
+
+    def place(self) -> Watermark | None:
+        """The log's end, as a watermark; None where there is no log."""
+        identity = self.identity()
+        if identity is None:
+            return None
+        newest = max((name for name in self.names() if name.holds_end), default=None)
+        if newest is None:
+            return Watermark(identity.id, 0, identity.start_position, identity.source)
+        header = self.header(newest)
+        return Watermark(identity.id, header.committed, header.position, header.source)
+
+    def transactions(self, after: int, last: int) -> npt.NDArray[np.int64]:
+        """The source's ids of the transactions that touch (after, last]."""
+        names = [name for name in self.names() if name.last > after and name.first <= last]
+        found = [self.read(name)[1].transactions.column("xid").to_numpy() for name in names]
+        return np.concatenate(found) if found else np.zeros(0, np.int64)
 
     def header(self, name: SegmentName) -> Header:
         return segment.read_header(self.storage, name)

@@ -1,6 +1,6 @@
 """One immutable file of the change log.
 
-Layout, version 1, little-endian:
+Layout, version 2, little-endian:
 
     8 bytes   "TAILRACE"
     u32       format version
@@ -27,9 +27,10 @@ import pyarrow as pa
 from tailrace.errors import LogCorrupt, StateError
 from tailrace.log.storage import Storage
 from tailrace.model.frames import PADDING, Definition, Frames
+from tailrace.model.watermark import SourceIdentity
 
 MAGIC = b"TAILRACE"
-VERSION = 1
+VERSION = 2
 SUFFIX = ".segment"
 _PREFIX = struct.Struct("<8sIII")
 _NAME = re.compile(r"(\d{20})-(\d{20})-(\d{20})\.segment")
@@ -64,6 +65,8 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     committed: int
     last: int
     position: str  # of the last transaction end in it; of the previous segment if it holds none
+    begins_at: str  # the same of the previous segment
+    source: SourceIdentity | None  # whom it was read from
     tables: dict[str, int]  # changes a table
     first_time_us: int  # commit times; 0 when it holds no transaction
     last_time_us: int
@@ -74,7 +77,9 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     messages_crc: int
 
 
-def encode(frames: Frames, log_id: str, position: str) -> tuple[SegmentName, bytes]:
+def encode(
+    frames: Frames, log_id: str, position: str, begins_at: str = "", source: SourceIdentity | None = None
+) -> tuple[SegmentName, bytes]:
     """The file that holds `frames`. `position` is the source's place at its last transaction end."""
     transactions = _ipc(frames.transactions)
     messages = _ipc(_pack_messages(frames))
@@ -88,6 +93,8 @@ def encode(frames: Frames, log_id: str, position: str) -> tuple[SegmentName, byt
             committed=committed,
             last=frames.last,
             position=position,
+            begins_at=begins_at,
+            source=source,
             tables=frames.tables,
             first_time_us=int(times[0]) if len(times) else 0,
             last_time_us=int(times[-1]) if len(times) else 0,

@@ -18,6 +18,7 @@ from tailrace.log.reader import IDENTITY, LogIdentity, read_identity, segment_na
 from tailrace.log.segment import SegmentName
 from tailrace.log.storage import Storage
 from tailrace.model.frames import Frames
+from tailrace.model.watermark import SourceIdentity
 
 
 class LogWriter:
@@ -29,8 +30,10 @@ class LogWriter:
         self._lock = lock
         self._sizes = _drop_unfinished(storage)
         names = sorted(self._sizes)
+        newest = segment.read_header(storage, names[-1]) if names else None
         self.end = names[-1].committed if names else 0
-        self.position = segment.read_header(storage, names[-1]).position if names else identity.start_position
+        self.position = identity.start_position if newest is None else newest.position
+        self.source = identity.source if newest is None else newest.source  # whom the next segment is read from
         self._next = self.end + 1
 
     @classmethod
@@ -41,7 +44,7 @@ class LogWriter:
         return cls(storage, identity, lock) if identity else None
 
     @classmethod
-    def create(cls, storage: Storage, source: str, start_position: str) -> LogWriter:
+    def create(cls, storage: Storage, source: SourceIdentity | None, start_position: str) -> LogWriter:
         """A new, empty log whose first message follows `start_position` of the source."""
         storage.create()
         lock = storage.lock("writer.lock")
@@ -66,7 +69,7 @@ class LogWriter:
     def append(self, frames: Frames, position: str) -> None:
         """Make `frames` durable. `position` is the source's place at the last transaction end so far."""
         assert frames.first == self._next
-        name, data = segment.encode(frames, self.identity.id, position)
+        name, data = segment.encode(frames, self.identity.id, position, self.position, self.source)
         self.storage.publish(str(name), data)
         failpoints.reached("log-segment-published")
         self._sizes[name] = len(data)

@@ -18,6 +18,7 @@ from tailrace import config, failpoints, registry
 from tailrace.errors import SourceUnavailable, StateError, TailraceError
 from tailrace.log.storage import Storage
 from tailrace.log.writer import LogWriter
+from tailrace.model.watermark import SourceIdentity
 from tailrace.spark.layout import LOG
 
 LOCK_SECONDS = 15.0
@@ -27,10 +28,11 @@ CROWDED = 200  # segments; beyond, each one more makes the next a millisecond la
 
 
 class Order(msgspec.Struct, frozen=True):
-    """How to start: `start_position` is used if there is no log yet."""
+    """How to start: a new log begins at `start_position` of `source`."""
 
     pipeline: config.Pipeline
     start_position: str
+    source: SourceIdentity
 
 
 class Acknowledge(msgspec.Struct, frozen=True):
@@ -98,7 +100,8 @@ class Pump:
     """
 
     def __init__(self, source: Any, log: LogWriter, pipeline: config.Pipeline, control: Control) -> None:
-        self.capture = source.capture(log.position, log.next_offset)
+        self.capture = source.capture(log.position, log.next_offset, log.source)
+        log.source = self.capture.identity
         self.log = log
         self.settings = pipeline.log
         self.acknowledges_log = pipeline.source.acknowledge is config.Acknowledge.LOG
@@ -167,13 +170,13 @@ def say(event: Event) -> None:
     os.write(sys.stdout.fileno(), msgspec.json.encode(event) + b"\n")
 
 
-def open_log(pipeline: config.Pipeline, source: Any, start_position: str) -> LogWriter:
+def open_log(order: Order) -> LogWriter:
     """The pipeline's log, waiting a little for a predecessor that is about to die."""
-    storage = Storage(pipeline.state).folder(LOG)
+    storage = Storage(order.pipeline.state).folder(LOG)
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
         try:
-            return LogWriter.open(storage) or LogWriter.create(storage, source.name, start_position)
+            return LogWriter.open(storage) or LogWriter.create(storage, order.source, order.start_position)
         except StateError as error:
             if "another tailrace process" not in str(error) or time.monotonic() > deadline:
                 raise
@@ -185,7 +188,7 @@ def main() -> int:
     order = msgspec.json.decode(control.first_line(), type=Order)
     try:
         source = registry.source_class(order.pipeline.source.url)(order.pipeline)
-        log = open_log(order.pipeline, source, order.start_position)
+        log = open_log(order)
         Pump(source, log, order.pipeline, control).run()
     except TailraceError as error:
         say(Failed(type(error).__name__, str(error), error.hint, error.retry))

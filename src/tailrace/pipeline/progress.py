@@ -49,7 +49,8 @@ def _sentence(event: str, facts: dict[str, Any]) -> str:
             return _progress(facts)
         case "table":
             extra = f", {facts['rows']:,} rows" if facts.get("rows") is not None else ""
-            return f"[bold]{escape(facts['table'])}[/] → {facts['sink']}: {facts['state']}{extra}"
+            reason = f" ({escape(facts['reason'])})" if facts.get("reason") else ""
+            return f"[bold]{escape(facts['table'])}[/] → {facts['sink']}: {facts['state']}{extra}{reason}"
         case "capture-restart" | "source-retry" | "sink-retry":
             return f"[yellow]{escape(facts['message'])}; trying again in {facts['retry_seconds']:g} s[/]"
         case "sink-failed":
@@ -70,5 +71,6 @@ def _progress(facts: dict[str, Any]) -> str:
     for name, sink in facts["sinks"].items():
         lag = {None: "behind", 0.0: "current"}.get(sink["lag_seconds"]) or f"{sink['lag_seconds']:.1f} s behind"
         waiting = f", {sink['not_live']} tables not live yet" if sink["not_live"] else ""
+        waiting += f", {sink['aside']} set aside (see `tailrace status`)" if sink["aside"] else ""
         parts.append(f"{name}: {sink['applied']:,} applied, {sink['copied']:,} copied, {lag}{waiting}")
     return "  ".join(parts)

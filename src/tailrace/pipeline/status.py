@@ -17,7 +17,7 @@ from tailrace import config, registry
 from tailrace.errors import SourceError
 from tailrace.log.reader import LogReader
 from tailrace.log.storage import Storage
-from tailrace.model.lifecycle import TableState, TableStatus
+from tailrace.model.lifecycle import ASIDE, COPYING, TableState, TableStatus
 from tailrace.model.watermark import Watermark
 from tailrace.sinks.base import ChunkMark, Sink, SinkState
 from tailrace.spark.layout import LOG
@@ -43,6 +43,7 @@ class TableLine(msgspec.Struct, frozen=True):
     `rows` were counted just now; None if that would take long. `copied` are those that the snapshot has loaded.
     `offset` and `position` are the table's watermark. `lag_seconds` is the age of the oldest captured commit that the
     table lacks, 0 when it has all; None without a run that captures, or a log that the watermark belongs to.
+    `reason` says why the table is not live, where there is something to say.
     `behind_bytes` is the source's log between `position` and its present end, also where that holds nothing for us.
     """
 
@@ -59,6 +60,7 @@ class TableLine(msgspec.Struct, frozen=True):
     lag_seconds: float | None
     behind_bytes: int | None
     source_error: str | None
+    reason: str = ""
 
 
 def read(pipeline: config.Pipeline) -> list[TableLine]:
@@ -125,7 +127,7 @@ def _line(name: str, sink: Sink, status: TableStatus, state: SinkState, around: 
     is_live = status.state is TableState.LIVE
     mark = state.watermark if is_live and state.watermark is not None else status.watermark
     chunks = [chunk for chunk in state.chunks.get(status.table, []) if chunk.generation == status.generation]
-    is_copying = status.state is TableState.SNAPSHOT
+    is_copying = status.state in COPYING
     return TableLine(
         sink=name,
         table=status.table,
@@ -137,9 +139,10 @@ def _line(name: str, sink: Sink, status: TableStatus, state: SinkState, around: 
         offset=mark.offset,
         position=mark.position,
         run=around.run,
-        lag_seconds=None if is_copying else around.lag_seconds(mark),
+        lag_seconds=None if is_copying or status.state in ASIDE else around.lag_seconds(mark),
         behind_bytes=around.behind_bytes(mark),
         source_error=around.source_error,
+        reason=status.reason,
     )
 
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import msgspec
 
-from tailrace import config, errors
+from tailrace import errors
 from tailrace.errors import SourceUnavailable, TailraceError
 from tailrace.pipeline.capture import Acknowledge, Event, Failed, Order, Progress
 
@@ -23,8 +23,8 @@ STOP_SECONDS = 10.0
 class CaptureSupervisor:
     """Runs in a thread of the driver. `progress` is the latest word of the capture process."""
 
-    def __init__(self, pipeline: config.Pipeline, start_position: str, say: Callable[..., None]) -> None:
-        self._order = Order(pipeline, start_position)
+    def __init__(self, order: Order, say: Callable[..., None]) -> None:
+        self._order = order
         self._say = say
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = threading.Event()

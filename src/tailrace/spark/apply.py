@@ -19,6 +19,7 @@ from tailrace.log.storage import Storage
 from tailrace.model.changes import Changes
 from tailrace.model.net import NetChanges, net_changes
 from tailrace.model.schema import TableSchema
+from tailrace.model.watermark import SourceIdentity
 from tailrace.sources.base import Source, Visibility
 from tailrace.spark.datasource import plan_parts
 
@@ -44,16 +45,21 @@ class ApplyPlan(msgspec.Struct, frozen=True):
 
 
 class PartResult(msgspec.Struct, frozen=True):
-    """A task's receipt. `position` and `time_us` are those of the last transaction end in its slices."""
+    """A task's receipt. `position`, `source` and `time_us` are those of the last transaction end in its slices.
+
+    Of a table in `failed` nothing is staged.
+    """
 
     part: int
     last: int
     staged: Any
     position: str
+    source: SourceIdentity | None
     time_us: int
     seen: dict[str, int]  # changes a table, whether applied or not
     schemas: dict[str, list[TableSchema]]  # the versions that were staged, in order
     truncated: frozenset[str] = frozenset()
+    failed: dict[str, TailraceError] = {}
 
 
 class _Found(msgspec.Struct):
@@ -63,6 +69,7 @@ class _Found(msgspec.Struct):
     schemas: dict[str, list[TableSchema]] = {}
     truncated: set[str] = set()
     end: tuple[int, int] = (0, 0)  # position and time of the last transaction
+    source: SourceIdentity | None = None  # whom that was read from
 
 
 def stage_batch(frame: DataFrame, plan: ApplyPlan) -> list[PartResult]:
@@ -88,6 +95,21 @@ def stage_range(spark: SparkSession, plan: ApplyPlan, slices: list[Slice], most:
 
 
 def stage_part(plan: ApplyPlan, part: int, slices: list[Slice]) -> PartResult:
+    """Stage all tables but those that can not be; what a table's trouble has broken off is begun again without it."""
+    failed: dict[str, TailraceError] = {}
+    while True:
+        tables = {name: table for name, table in plan.tables.items() if name not in failed}
+        try:
+            result = _stage(msgspec.structs.replace(plan, tables=tables), part, slices)
+        except TailraceError as error:
+            if error.retry or error.table is None or error.table not in tables:
+                raise
+            failed[error.table] = error
+        else:
+            return msgspec.structs.replace(result, failed=failed)
+
+
+def _stage(plan: ApplyPlan, part: int, slices: list[Slice]) -> PartResult:
     found = _Found()
     pieces = _net_pieces(plan, slices, found)
     first = next(pieces, None)
@@ -95,7 +117,7 @@ def stage_part(plan: ApplyPlan, part: int, slices: list[Slice]) -> PartResult:
     position, time_us = found.end
     text = plan.source.positions(np.array([position]))[0] if position else ""
     truncated = frozenset(found.truncated)
-    return PartResult(part, slices[-1].last, staged, text, time_us, found.seen, found.schemas, truncated)
+    return PartResult(part, slices[-1].last, staged, text, found.source, time_us, found.seen, found.schemas, truncated)
 
 
 def _chain(first: NetChanges, rest: Iterator[NetChanges]) -> Iterator[NetChanges]:
@@ -116,7 +138,8 @@ def _net_pieces(plan: ApplyPlan, slices: list[Slice], found: _Found) -> Iterator
         header, frames = segment.read(plan.log, name)
         for table, count in header.tables.items():
             found.seen[table] = found.seen.get(table, 0) + count
-        found.end = _last_end(frames.transactions, piece.last) or found.end
+        if (end := _last_end(frames.transactions, piece.last)) is not None:
+            found.end, found.source = end, header.source
         wanted = plan.tables.keys() & header.tables.keys()
         if not wanted:
             continue

@@ -8,3 +8,6 @@ SPARK = "spark"
 
 HOLD = "hold.json"
 """A request to let no sink go past an offset for a while: see `pipeline.holding`."""
+
+REQUESTS = "requests"
+"""What is asked of the run from outside: see `pipeline.requests`."""

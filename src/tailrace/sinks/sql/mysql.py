@@ -73,6 +73,8 @@ class MySqlDialect(Dialect):
     folds_names = True
     ddl_is_transactional = False
     load_replaces = True
+    share_lock = " LOCK IN SHARE MODE"
+    update_lock = " FOR UPDATE"
 
     def connect(self, url: str) -> Session:
         return MySqlSession(url)

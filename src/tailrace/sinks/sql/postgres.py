@@ -76,6 +76,7 @@ class PostgresDialect(Dialect):
     ddl_is_transactional = True
     builds_keys_late = True
     load_replaces = False
+    update_lock = " FOR UPDATE"
 
     def connect(self, url: str) -> Session:
         return PostgresSession(url)

@@ -63,6 +63,15 @@ class _AsText(Loader):
         return bytes(data).decode()
 
 
+TAKE_OVER_SECONDS = 5
+_BREAK_OFF = """
+SELECT pg_terminate_backend(l.pid) FROM (SELECT hashtextextended(%s, 0) AS key) k, pg_locks l
+WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND l.pid <> pg_backend_pid()
+    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND ((l.classid::bigint << 32) | l.objid::bigint) = k.key
+"""
+
+
 class PostgresSession:
     """A connection whose text forms are the ones that `postgres_reading` knows. A commit waits for the disk."""
 
@@ -124,6 +133,20 @@ class PostgresSession:
 
     def lock(self, name: str) -> None:
         self.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [name])
+
+    def lock_shared(self, name: str) -> None:
+        self.execute("SELECT pg_advisory_xact_lock_shared(hashtextextended(%s, 0))", [name])
+
+    def take_over(self, name: str) -> None:
+        self.execute(f"SET LOCAL lock_timeout = '{TAKE_OVER_SECONDS}s'")
+        self.execute("SAVEPOINT taking")
+        try:
+            self.lock(name)
+        except pg.LockNotAvailable:
+            self.execute("ROLLBACK TO SAVEPOINT taking")
+            self.execute(_BREAK_OFF, [name])
+            self.lock(name)
+        self.execute("SET LOCAL lock_timeout = 0")
 
     def begin(self) -> None:
         self.connection.execute("BEGIN")

@@ -154,6 +154,12 @@ class SqliteSession:
     def lock(self, name: str) -> None:
         """There is one writer at a time, whoever it is."""
 
+    def lock_shared(self, name: str) -> None:
+        """There is one writer at a time, whoever it is."""
+
+    def take_over(self, name: str) -> None:
+        """A process that holds a SQLite file can not be broken off; while it does, the file is busy, which is said."""
+
     def begin(self) -> None:
         self.connection.execute("BEGIN IMMEDIATE")
 

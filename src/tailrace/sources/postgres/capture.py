@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 import psycopg
 
-from tailrace.errors import DecodeError
+from tailrace.errors import DecodeError, PositionLost
 from tailrace.model.frames import Definition, Frames
+from tailrace.model.watermark import SourceIdentity
 from tailrace.sources.postgres import pgoutput
 from tailrace.sources.postgres.catalog import described_schema
 from tailrace.sources.postgres.connection import connect, source_errors
 from tailrace.sources.postgres.pgoutput import OpenTransaction, Relation
 from tailrace.sources.postgres.positions import format_lsn, parse_lsn
 from tailrace.sources.postgres.replication import ReplicationStream
+from tailrace.sources.postgres.slots import read_slot
 
 STATUS_SECONDS = 1.0
 MARK_BYTES = 1 << 20  # an idle stream's progress worth telling the sinks at once
@@ -28,20 +30,44 @@ _PACK_LIMIT = 1 << 30  # Arrow's 32-bit bounds, with room to spare
 
 class PostgresCapture:
     def __init__(
-        self, url: str, slot: str, publication: str, after: str, first_offset: int, *, binary: bool, mark_seconds: float
+        self,
+        url: str,
+        slot: str,
+        publication: str,
+        after: str,
+        first_offset: int,
+        *,
+        binary: bool,
+        mark_seconds: float,
+        known: SourceIdentity | None = None,
     ) -> None:
         self._url = url
-        self._stream = ReplicationStream(url, slot, publication, parse_lsn(after), binary=binary)
+        self._stream = ReplicationStream(url, slot, publication, parse_lsn(after), binary=binary, known=known)
+        self.identity = self._stream.identity
         self._messages: list[Any] = []
         self._bytes = 0
         self._next = first_offset
         self._open: OpenTransaction | None = None
-        self._position = self._confirmed = parse_lsn(after)
+        self._position = parse_lsn(after)
+        self._confirmed = 0  # nothing is told to the server before the sinks have said what they have
         self._definitions: dict[int, Definition] = {}
         self._catalog: psycopg.Connection[Any] | None = None
         self._status_at = self._marked_at = time.monotonic()
         self._mark_seconds = mark_seconds
         self._has_asked = False
+        self._refuse_gap(slot, after)
+
+    def _refuse_gap(self, slot: str, after: str) -> None:
+        """The server starts at the slot's own place where that lies ahead of ours, and says nothing.
+
+        The slot is ours while we stream: nobody can put another in its place after this look.
+        """
+        with connect(self._url) as connection, source_errors(self._url, "reading the slot"):
+            found = read_slot(connection, slot)
+        if found is None or found.confirmed is None or parse_lsn(found.confirmed) > parse_lsn(after):
+            self.close()
+            begins = "is gone" if found is None or found.confirmed is None else f"begins at {found.confirmed}"
+            raise PositionLost(f"replication slot {slot} {begins}, and what follows {after} is needed")
 
     @property
     def pending_bytes(self) -> int:

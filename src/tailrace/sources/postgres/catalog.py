@@ -129,6 +129,18 @@ def adds_only_nulls(connection: psycopg.Connection[Any], table: TableSchema, add
     return bool(row and row[0])
 
 
+def absence(connection: psycopg.Connection[Any], table: TableSchema) -> str:
+    """Why a table is not published any more."""
+    query = """SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE c.oid = %s"""
+    found = connection.execute(query, [table.relation]).fetchone()
+    if found is None:
+        return "it was dropped at the source"
+    if found != (table.schema, table.name):
+        return f"it is {found[0]}.{found[1]} at the source now"
+    return "it is no longer published: somebody took it out of the publication"
+
+
 def fetch_types(connection: psycopg.Connection[Any], oids: Iterable[int]) -> dict[int, TypeInfo]:
     """What the catalog knows about those of `oids` that are not built in."""
     unknown = [oid for oid in set(oids) if not is_built_in(oid)]

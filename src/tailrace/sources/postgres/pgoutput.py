@@ -229,7 +229,7 @@ def _located(frames: Frames, kinds: Bytes, rows: Integers, schema: TableSchema, 
             if end - low == 1:
                 break
     offset = int(rows[min(low, len(rows) - 1)]) + frames.first
-    return type(error)(f"{error}; {schema.table} at offset {offset}", hint=error.hint)
+    return type(error)(f"{error}; {schema.table} at offset {offset}", hint=error.hint, table=schema.table)
 
 
 def _decode_together(frames: Frames, kinds: Bytes, rows: Integers, schema: TableSchema) -> Changes:

@@ -14,8 +14,10 @@ from typing import Any
 import psycopg
 from psycopg import pq
 
-from tailrace.errors import SourceRefused, SourceUnavailable
+from tailrace.errors import PositionLost, SourceRefused, SourceUnavailable
+from tailrace.model.watermark import SourceIdentity
 from tailrace.sources.postgres.connection import connect, server_of
+from tailrace.sources.postgres.identity import check_same_on, identity_of
 from tailrace.sources.postgres.pgoutput import EPOCH_US
 from tailrace.sources.postgres.positions import format_lsn
 
@@ -28,12 +30,24 @@ BURST = 4096  # messages taken before the caller gets a chance to look at the cl
 class ReplicationStream:
     """An open stream on one slot. `server_end` is how far the server says its log goes for us."""
 
-    def __init__(self, url: str, slot: str, publication: str, start: int, *, binary: bool) -> None:
+    def __init__(
+        self,
+        url: str,
+        slot: str,
+        publication: str,
+        start: int,
+        *,
+        binary: bool,
+        known: SourceIdentity | None = None,
+    ) -> None:
         self._url = url
         self._connection = connect(url, replication=True, application=f"tailrace {slot}")
         self._pg = self._connection.pgconn
         self.server_end = start
         self.is_reply_requested = False
+        self.identity = (
+            identity_of(self._pg, slot) if known is None else check_same_on(self._pg, known, format_lsn(start))
+        )
         self._start(slot, publication, start, binary)
 
     def _start(self, slot: str, publication: str, start: int, binary: bool) -> None:
@@ -104,8 +118,11 @@ class ReplicationStream:
         return f": {message}" if message else ""
 
 
-def _start_error(slot: str, server: str, result: Any) -> SourceRefused | SourceUnavailable:
+def _start_error(slot: str, server: str, result: Any) -> SourceRefused | SourceUnavailable | PositionLost:
     text = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"no reason given").decode(errors="replace")
+    code = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+    if code == "42704" and "slot" in text:
+        return PositionLost(f"replication slot {slot} is gone from {server}: what the sinks lack is gone with it")
     if "is active for PID" in text:
         return SourceUnavailable(f"replication slot {slot} at {server} is in use by another process: {text}")
     return SourceRefused(f"PostgreSQL at {server} refused to stream from slot {slot}: {text}")

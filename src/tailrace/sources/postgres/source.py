@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -12,13 +12,25 @@ import pyarrow as pa
 
 from tailrace import config
 from tailrace.config import TablePatterns
-from tailrace.errors import SourceRefused, SourceUnavailable
+from tailrace.errors import PositionLost, SourceRefused, SourceUnavailable
 from tailrace.model.changes import Changes
 from tailrace.model.frames import Frames
+from tailrace.model.lifecycle import StoredAs
 from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
-from tailrace.sources.base import Chunk, ExportedSnapshot, Finding, Visibility
-from tailrace.sources.postgres import catalog, pgoutput, positions, preflight, slots, snapshot, visibility
+from tailrace.model.watermark import SourceIdentity
+from tailrace.sources.base import Chunk, ExportedSnapshot, Finding, StorageChange, TableFacts, Visibility
+from tailrace.sources.postgres import (
+    catalog,
+    identity,
+    pgoutput,
+    positions,
+    preflight,
+    slots,
+    snapshot,
+    storage,
+    visibility,
+)
 from tailrace.sources.postgres.capture import PostgresCapture
 from tailrace.sources.postgres.catalog import SourceTable, list_tables, table_schemas
 from tailrace.sources.postgres.connection import connect, current_position, server_of, source_errors
@@ -41,6 +53,12 @@ class PostgresSource:
 
     def preflight(self) -> list[Finding]:
         return preflight.check(self.url, self.slot, self.publication, self.patterns, self.settings)
+
+    def identify(self) -> SourceIdentity:
+        return identity.identify(self.url, self.slot)
+
+    def check_same(self, known: SourceIdentity, position: str) -> SourceIdentity:
+        return identity.check_same(self.url, known, position)
 
     def prepare(self) -> str:
         with connect(self.url) as connection, source_errors(self.url, "preparing the slot and the publication"):
@@ -68,6 +86,35 @@ class PostgresSource:
             wanted = [t for t in list_tables(connection) if self.patterns.matches(t.schema, t.name)]
             return table_schemas(connection, wanted, self.publication)
 
+    def facts(self) -> list[TableFacts]:
+        with connect(self.url) as connection, source_errors(self.url, "reading the catalog"):
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            if not slots.publication_exists(connection, self.publication):
+                raise PositionLost(
+                    f"publication {self.publication} is gone from {self.name}: what changed since is not in the stream"
+                )
+            wanted = {t.oid: t for t in list_tables(connection) if self.patterns.matches(t.schema, t.name)}
+            schemas = table_schemas(connection, wanted.values(), self.publication)
+            published = storage.memberships(connection, [self.publication])
+            stored = storage.stored_as(connection, [schema.relation for schema in schemas])
+            return [
+                TableFacts(s, published[s.relation], stored[s.relation], wanted[s.relation].bytes)
+                for s in schemas
+                if s.relation in published
+            ]
+
+    def storage_change(self, schema: TableSchema, old: StoredAs, new: StoredAs) -> StorageChange:
+        return storage.change_of(schema.relation, old, new)
+
+    def has_rows(self, schema: TableSchema, relations: Iterable[str]) -> bool:
+        """Whether any of these relations, by number, has a row."""
+        with connect(self.url) as connection, source_errors(self.url, f"looking into {schema.table}"):
+            return storage.has_rows(connection, [int(relation) for relation in relations])
+
+    def writers(self, facts: TableFacts) -> dict[str, str]:
+        with connect(self.url) as connection, source_errors(self.url, f"looking who writes to {facts.schema.table}"):
+            return dict(storage.writers(connection, facts.stored, facts.schema.relation))
+
     def current_position(self) -> str:
         with connect(self.url) as connection, source_errors(self.url, "asking for the current position"):
             return current_position(connection)
@@ -82,13 +129,14 @@ class PostgresSource:
     def positions(self, values: npt.NDArray[np.int64]) -> list[str]:
         return [positions.format_lsn(value) for value in values.tolist()]
 
-    def capture(self, after: str, first_offset: int) -> PostgresCapture:
+    def capture(self, after: str, first_offset: int, known: SourceIdentity | None = None) -> PostgresCapture:
         return PostgresCapture(
             self.url,
             self.slot,
             self.publication,
             after,
             first_offset,
+            known=known,
             binary=self.settings.binary and self._all_binary(),
             mark_seconds=self.settings.heartbeat_ms / 1000,
         )
@@ -118,10 +166,29 @@ class PostgresSource:
     def read_rows(self, table: TableSchema, keys: pa.RecordBatch) -> pa.RecordBatch:
         return snapshot.read_rows(self.url, table, keys)
 
-    def adds_only_nulls(self, table: TableSchema, added: list[str]) -> bool:
-        """True when rows that were there before the columns `added` came have NULL in them."""
+    def adds_only_nulls(self, table: TableSchema, added: list[str], stored: StoredAs | None) -> bool:
+        """True when rows that were there before the columns `added` came have NULL in them.
+
+        A default may have filled them and be gone again: then the table has other files than those it was `stored` in.
+        """
         with connect(self.url) as connection, source_errors(self.url, "reading the catalog"):
-            return catalog.adds_only_nulls(connection, table, added)
+            now = storage.stored_as(connection, [table.relation])[table.relation]
+            is_rewritten = stored is not None and storage.change_of(table.relation, stored, now).is_rewritten
+            return not is_rewritten and catalog.adds_only_nulls(connection, table, added)
+
+    def absence(self, table: TableSchema) -> str:
+        """Why a table that was captured is not among those to capture now."""
+        if not self.patterns.matches(table.schema, table.name):
+            return "it is excluded by source.tables"
+        with connect(self.url) as connection, source_errors(self.url, "reading the catalog"):
+            return catalog.absence(connection, table)
+
+    def running(self) -> npt.NDArray[np.int64]:
+        """The transactions that are under way, as the stream numbers them: nobody sees yet what they changed."""
+        with connect(self.url) as connection, source_errors(self.url, "asking which transactions run"):
+            row = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
+            assert row is not None
+            return visibility.running(row[0])
 
     def drop(self) -> list[str]:
         with connect(self.url) as connection, source_errors(self.url, "dropping the slot and the publication"):
