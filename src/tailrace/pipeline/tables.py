@@ -107,6 +107,7 @@ class TableKeeper:
         if age < (UNKNOWN_SECONDS if self.sink.unknown.is_set() else DISCOVER_SECONDS):
             return
         self.sink.unknown.clear()
+        self.sink.sink.check_claim()
         facts = self.source.facts()
         self.copies.learn(facts)
         for each in facts:

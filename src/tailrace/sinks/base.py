@@ -93,6 +93,9 @@ class Sink(Protocol):
         What an earlier run has under way is waited for, or broken off. The sink takes the claim along when it pickles.
         """
 
+    def check_claim(self) -> None:
+        """Raise SinkTaken after another run's claim. Changes nothing."""
+
     def count_rows(self, schema: TableSchema, seconds: float) -> int | None:
         """The rows of a table at this moment; None if the sink can not tell within `seconds`. Changes nothing."""
 

@@ -52,6 +52,9 @@ class NullSink:
     def claim(self, run: str) -> None:
         return
 
+    def check_claim(self) -> None:
+        return
+
     def count_rows(self, schema: TableSchema, seconds: float) -> int | None:
         return None
 

@@ -101,7 +101,12 @@ class SqlSink:
                 self._notes.claim(session, run)
         self.run = run
 
+    def check_claim(self) -> None:
+        with self._sessions.use("being asked who writes to it") as session:
+            self._notes.check_claim(session, self.run)
+
     def _check_claim(self, session: Session) -> None:
+        """In a transaction: it is ours until the transaction ends."""
         session.lock_shared(self._run_lock)
         self._notes.check_claim(session, self.run)
 
