@@ -7,12 +7,13 @@ handed out, so that every segment carries the table definitions it needs.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import psycopg
 
-from tailrace.errors import DecodeError, PositionLost
+from tailrace.errors import DecodeError, PositionLost, SourceRefused
 from tailrace.model.frames import Definition, Frames
 from tailrace.model.watermark import SourceIdentity
 from tailrace.sources.postgres import pgoutput
@@ -20,11 +21,13 @@ from tailrace.sources.postgres.catalog import described_schema
 from tailrace.sources.postgres.connection import connect, source_errors
 from tailrace.sources.postgres.pgoutput import OpenTransaction, Relation
 from tailrace.sources.postgres.positions import format_lsn, parse_lsn
+from tailrace.sources.postgres.publications import existing
 from tailrace.sources.postgres.replication import ReplicationStream
 from tailrace.sources.postgres.slots import read_slot
 
 STATUS_SECONDS = 1.0
 MARK_BYTES = 1 << 20  # an idle stream's progress worth telling the sinks at once
+LOOK_SECONDS = 5.0
 _PACK_LIMIT = 1 << 30  # Arrow's 32-bit bounds, with room to spare
 
 
@@ -33,7 +36,8 @@ class PostgresCapture:
         self,
         url: str,
         slot: str,
-        publication: str,
+        publications: Sequence[str],
+        absent: Sequence[str],
         after: str,
         first_offset: int,
         *,
@@ -42,7 +46,7 @@ class PostgresCapture:
         known: SourceIdentity | None = None,
     ) -> None:
         self._url = url
-        self._stream = ReplicationStream(url, slot, publication, parse_lsn(after), binary=binary, known=known)
+        self._stream = ReplicationStream(url, slot, publications, parse_lsn(after), binary=binary, known=known)
         self.identity = self._stream.identity
         self._messages: list[Any] = []
         self._bytes = 0
@@ -55,6 +59,7 @@ class PostgresCapture:
         self._status_at = self._marked_at = time.monotonic()
         self._mark_seconds = mark_seconds
         self._has_asked = False
+        self._absent, self._looked_at = absent, time.monotonic()
         self._refuse_gap(slot, after)
 
     def _refuse_gap(self, slot: str, after: str) -> None:
@@ -93,6 +98,7 @@ class PostgresCapture:
         self._answer()
 
     def take(self) -> tuple[Frames, str] | None:
+        self._look_for_absent()
         self._mark_idle()
         if not self._messages:
             return None
@@ -111,6 +117,19 @@ class PostgresCapture:
         self._stream.close()
         if self._catalog is not None:
             self._catalog.close()
+
+    def _look_for_absent(self) -> None:
+        """A publication that comes while we stream without it publishes changes that we never see."""
+        if not self._absent or time.monotonic() - self._looked_at < LOOK_SECONDS:
+            return
+        self._looked_at = time.monotonic()
+        with source_errors(self._url, "looking for publications"):
+            found = existing(self._connected(), self._absent)
+        if found:
+            raise SourceRefused(
+                f"publication {found[0]} was made while capture ran without it: some of its changes are lost",
+                hint="run `tailrace drop` on this pipeline, then `tailrace run`: every table is copied again",
+            )
 
     def _mark_idle(self) -> None:
         """Let an idle publication's progress flow through the log to the sinks, so that the server may forget."""
@@ -167,7 +186,10 @@ class PostgresCapture:
         return definition
 
     def _resolve(self, relation: Relation) -> Any:
+        with source_errors(self._url, "reading the catalog"):
+            return described_schema(self._connected(), relation)
+
+    def _connected(self) -> psycopg.Connection[Any]:
         if self._catalog is None or self._catalog.closed:
             self._catalog = connect(self._url)
-        with source_errors(self._url, "reading the catalog"):
-            return described_schema(self._catalog, relation)
+        return self._catalog

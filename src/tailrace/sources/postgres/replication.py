@@ -9,6 +9,7 @@ from __future__ import annotations
 import select
 import struct
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
@@ -34,7 +35,7 @@ class ReplicationStream:
         self,
         url: str,
         slot: str,
-        publication: str,
+        publications: Sequence[str],
         start: int,
         *,
         binary: bool,
@@ -48,10 +49,10 @@ class ReplicationStream:
         self.identity = (
             identity_of(self._pg, slot) if known is None else check_same_on(self._pg, known, format_lsn(start))
         )
-        self._start(slot, publication, start, binary)
+        self._start(slot, publications, start, binary)
 
-    def _start(self, slot: str, publication: str, start: int, binary: bool) -> None:
-        quoted = '"' + publication.replace('"', '""') + '"'
+    def _start(self, slot: str, publications: Sequence[str], start: int, binary: bool) -> None:
+        quoted = ",".join('"' + name.replace('"', '""') + '"' for name in publications)
         options = ["proto_version '1'", f"publication_names '{quoted.replace(chr(39), chr(39) * 2)}'"]
         if binary:
             options.append("binary 'true'")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -26,14 +26,16 @@ from tailrace.sources.postgres import (
     pgoutput,
     positions,
     preflight,
+    publications,
     slots,
     snapshot,
     storage,
     visibility,
 )
 from tailrace.sources.postgres.capture import PostgresCapture
-from tailrace.sources.postgres.catalog import SourceTable, list_tables, table_schemas
+from tailrace.sources.postgres.catalog import list_tables, table_schemas
 from tailrace.sources.postgres.connection import connect, current_position, server_of, source_errors
+from tailrace.sources.postgres.publications import Published, Publisher
 from tailrace.sources.postgres.types import has_binary_decoder
 
 
@@ -44,7 +46,7 @@ class PostgresSource:
         self.settings = pipeline.source
         self.url = pipeline.source.url
         self.slot = pipeline.slot_name
-        self.publication = pipeline.publication_name
+        self.publications = publications.names_of(pipeline.publication_name)
         self.patterns = TablePatterns(pipeline.source.tables)
 
     @property
@@ -52,7 +54,7 @@ class PostgresSource:
         return server_of(self.url)
 
     def preflight(self) -> list[Finding]:
-        return preflight.check(self.url, self.slot, self.publication, self.patterns, self.settings)
+        return preflight.check(self.url, self.slot, self.publications[0], self.patterns, self.settings)
 
     def identify(self) -> SourceIdentity:
         return identity.identify(self.url, self.slot)
@@ -62,9 +64,9 @@ class PostgresSource:
 
     def prepare(self) -> str:
         with connect(self.url) as connection, source_errors(self.url, "preparing the slot and the publication"):
-            wanted = {(t.schema, t.name) for t in self._wanted(connection)}
-            slots.ensure_publication(connection, self.publication, wanted, may_create=self.settings.create)
+            self._require_tables(connection)
             slot = slots.usable_slot(connection, self.slot)
+            self._prepare_publications(connection, has_slot=slot is not None)
             if slot is not None and slot.active_pid is not None:
                 raise SourceUnavailable(
                     f"replication slot {self.slot} at {self.name} is in use by process {slot.active_pid} of the server",
@@ -80,22 +82,34 @@ class PostgresSource:
             assert slot.confirmed is not None
             return slot.confirmed
 
+    def publish(self, is_known: Callable[[str], bool]) -> Published:
+        """Publish the tables that have come, and those whose identity came or went in the right way. Cheap.
+
+        A table that `is_known` and is not published was taken out on purpose, and stays out. Does nothing while
+        `source.create` is off.
+        """
+        if not self.settings.create:
+            return Published()
+        with connect(self.url) as connection, source_errors(self.url, "publishing tables"):
+            return self._publisher(connection).publish(lambda table: not is_known(table))
+
     def tables(self) -> list[TableSchema]:
         with connect(self.url) as connection, source_errors(self.url, "listing the tables"):
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")  # tables come and go
             wanted = [t for t in list_tables(connection) if self.patterns.matches(t.schema, t.name)]
-            return table_schemas(connection, wanted, self.publication)
+            return table_schemas(connection, wanted, self.publications)
 
     def facts(self) -> list[TableFacts]:
         with connect(self.url) as connection, source_errors(self.url, "reading the catalog"):
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            if not slots.publication_exists(connection, self.publication):
+            if not publications.existing(connection, self.publications[:1]):
                 raise PositionLost(
-                    f"publication {self.publication} is gone from {self.name}: what changed since is not in the stream"
+                    f"publication {self.publications[0]} is gone from {self.name}: what changed since is not in the"
+                    " stream"
                 )
             wanted = {t.oid: t for t in list_tables(connection) if self.patterns.matches(t.schema, t.name)}
-            schemas = table_schemas(connection, wanted.values(), self.publication)
-            published = storage.memberships(connection, [self.publication])
+            schemas = table_schemas(connection, wanted.values(), self.publications)
+            published = storage.memberships(connection, self.publications)
             stored = storage.stored_as(connection, [schema.relation for schema in schemas])
             return [
                 TableFacts(s, published[s.relation], stored[s.relation], wanted[s.relation].bytes)
@@ -130,10 +144,13 @@ class PostgresSource:
         return [positions.format_lsn(value) for value in values.tolist()]
 
     def capture(self, after: str, first_offset: int, known: SourceIdentity | None = None) -> PostgresCapture:
+        with connect(self.url) as connection, source_errors(self.url, "looking for the publications"):
+            streamed = publications.subscribed(connection, self.publications)
         return PostgresCapture(
             self.url,
             self.slot,
-            self.publication,
+            streamed,
+            [name for name in self.publications if name not in streamed],
             after,
             first_offset,
             known=known,
@@ -195,18 +212,26 @@ class PostgresSource:
             dropped = []
             if slots.drop_slot(connection, self.slot):
                 dropped.append(f"replication slot {self.slot}")
-            if slots.drop_publication(connection, self.publication):
-                dropped.append(f"publication {self.publication}")
-            return dropped
+            named = (name for name in self.publications if publications.drop_publication(connection, name))
+            return [*dropped, *(f"publication {name}" for name in named)]
 
-    def _wanted(self, connection: psycopg.Connection[tuple[object, ...]]) -> list[SourceTable]:
-        wanted = [t for t in list_tables(connection) if self.patterns.matches(t.schema, t.name) and not t.is_unlogged]
-        if not wanted:
+    def _require_tables(self, connection: psycopg.Connection[tuple[object, ...]]) -> None:
+        if not any(self.patterns.matches(t.schema, t.name) and not t.is_unlogged for t in list_tables(connection)):
             raise SourceRefused(
                 f"no table of {self.name} matches source.tables: {', '.join(self.settings.tables)}",
                 hint="tables are named schema.name; patterns such as public.* are allowed",
             )
-        return wanted
+
+    def _publisher(self, connection: psycopg.Connection[tuple[object, ...]]) -> Publisher:
+        return Publisher(connection, self.publications, self.patterns, is_named=self.settings.publication is None)
+
+    def _prepare_publications(self, connection: psycopg.Connection[tuple[object, ...]], *, has_slot: bool) -> None:
+        publisher = self._publisher(connection)
+        waiting: tuple[str, ...] = ()
+        if self.settings.create:
+            publisher.create(has_slot=has_slot)
+            waiting = publisher.publish(lambda _: True).waiting
+        publisher.require(waiting, may_create=self.settings.create)
 
     def _all_binary(self) -> bool:
         return all(has_binary_decoder(column.type) for table in self.tables() for column in table.columns)

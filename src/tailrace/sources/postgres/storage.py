@@ -13,14 +13,11 @@ import psycopg
 
 from tailrace.model.lifecycle import StoredAs
 from tailrace.sources.base import StorageChange
+from tailrace.sources.postgres.catalog import PUBLISHED
 
-_MEMBERSHIP = """
+_MEMBERSHIP = f"""
 SELECT c.oid::bigint, string_agg(concat_ws(':', p.oid, p.xmin, r.oid, r.xmin, s.oid), ',' ORDER BY p.oid)
-FROM pg_publication p
-JOIN pg_publication_tables t ON t.pubname = p.pubname
-JOIN pg_namespace n ON n.nspname = t.schemaname
-JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.tablename
-LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
+FROM {PUBLISHED}
 LEFT JOIN pg_publication_namespace s ON s.pnpubid = p.oid AND s.pnnspid = n.oid
 WHERE p.pubname = ANY (%s) GROUP BY c.oid
 """
