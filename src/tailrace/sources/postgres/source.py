@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -82,13 +82,14 @@ class PostgresSource:
     def positions(self, values: npt.NDArray[np.int64]) -> list[str]:
         return [positions.format_lsn(value) for value in values.tolist()]
 
-    def capture(self, after: str, first_offset: int) -> PostgresCapture:
+    def capture(self, after: str, first_offset: int, known: Mapping[int, TableSchema]) -> PostgresCapture:
         return PostgresCapture(
             self.url,
             self.slot,
             self.publication,
             after,
             first_offset,
+            known,
             binary=self.settings.binary and self._all_binary(),
             mark_seconds=self.settings.heartbeat_ms / 1000,
         )
@@ -142,4 +143,7 @@ class PostgresSource:
         return wanted
 
     def _all_binary(self) -> bool:
-        return all(has_binary_decoder(column.type) for table in self.tables() for column in table.columns)
+        """A first guess: the stream itself says when a type comes that it can not send in binary."""
+        with connect(self.url) as connection, source_errors(self.url, "reading the catalog"):
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")  # types come and go
+            return all(map(has_binary_decoder, catalog.published_types(connection, [self.publication])))
