@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from pyarrow import fs
@@ -27,7 +28,7 @@ from tailrace.log.writer import LogWriter
 from tailrace.model.frames import PADDING, Frames
 from tailrace.model.schema import Column, TableSchema
 from tailrace.model.types import ColumnType, Kind
-from tailrace.testing.messages import Feed, begin, commit, insert, logical_message, transaction
+from tailrace.testing.messages import Feed, begin, commit, frames_of, insert, logical_message, transaction
 
 ITEMS = TableSchema(
     "public",
@@ -323,6 +324,31 @@ def test_an_unfinished_transaction_is_void_and_comes_again_at_the_same_offsets(s
     feed.append(*again)
     assert [contents(storage)[offset] for offset in range(4, 10)] == again
     assert LogReader(storage).end() == 9
+
+
+@pytest.mark.parametrize("segments", [0, 1, 3])
+def test_frames_that_begin_where_the_last_transaction_ended_replace_an_unfinished_one(storage, segments):
+    feed = create(storage)
+    feed.append(*transaction(*rows(1), at=0x2000), begin(701, 0x3000), *rows(2))
+    for number in range(segments):
+        feed.append(*rows(10 + number))
+    half, _ = frames_of([begin(701, 0x3000), *rows(20)], first=4)
+    feed.writer.append(half, "0/2008")
+    assert (feed.writer.end, feed.writer.next_offset, LogReader(storage).end()) == (3, 6, 3)
+    again = transaction(*rows(20, 21), xid=701, at=0x3000)
+    whole, _ = frames_of(again, first=4)
+    feed.writer.append(whole, "0/3008")
+    assert [contents(storage)[offset] for offset in range(4, 8)] == again
+    assert reopen(feed).writer.next_offset == 8
+
+
+def test_a_log_knows_the_newest_version_of_a_table_after_a_restart(storage):
+    feed = create(storage)
+    feed.append(*transaction(*rows(1)))
+    newer = msgspec.structs.replace(ITEMS, name="renamed")
+    feed.redefine(1, newer)
+    feed.append(*transaction(*rows(2)))
+    assert reopen(feed).writer.definitions() == {1: newer}
 
 
 def test_what_came_again_in_smaller_segments_is_still_read_once_and_whole(storage):

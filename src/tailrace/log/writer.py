@@ -18,7 +18,10 @@ from tailrace.log.reader import IDENTITY, LogIdentity, read_identity, segment_na
 from tailrace.log.segment import SegmentName
 from tailrace.log.storage import Storage
 from tailrace.model.frames import Frames
+from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import SourceIdentity
+
+LOOK_BACK = 200  # segments
 
 
 class LogWriter:
@@ -67,7 +70,12 @@ class LogWriter:
         return len(self._sizes)
 
     def append(self, frames: Frames, position: str) -> None:
-        """Make `frames` durable. `position` is the source's place at the last transaction end so far."""
+        """Make `frames` durable. `position` is the source's place at the last transaction end so far.
+
+        Frames that begin right after that end replace what is there of an unfinished transaction.
+        """
+        if frames.first == self.end + 1 < self._next:
+            self._sizes, self._next = _drop_unfinished(self.storage), frames.first
         assert frames.first == self._next
         name, data = segment.encode(frames, self.identity.id, position, self.position, self.source)
         self.storage.publish(str(name), data)
@@ -77,6 +85,11 @@ class LogWriter:
         self.position = position
         if name.holds_end:
             self.end = name.committed
+
+    def definitions(self) -> dict[int, TableSchema]:
+        """The newest version of each relation that the log still describes, as far as a look at its end can tell."""
+        headers = [segment.read_header(self.storage, name) for name in sorted(self._sizes)[-LOOK_BACK:]]
+        return {each.relation: each.schema for header in headers for each in header.definitions}
 
     def forget(self, offset: int) -> None:
         """Delete the segments that end at or before `offset`. The newest with a transaction end stays: our place."""

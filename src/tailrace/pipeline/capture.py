@@ -59,7 +59,13 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     retry: bool
 
 
-Event = Progress | Failed
+class Remark(msgspec.Struct, frozen=True, tag="remark"):
+    """Something about the stream that an operator should know."""
+
+    message: str
+
+
+Event = Progress | Failed | Remark
 
 
 class Control:
@@ -100,7 +106,7 @@ class Pump:
     """
 
     def __init__(self, source: Any, log: LogWriter, pipeline: config.Pipeline, control: Control) -> None:
-        self.capture = source.capture(log.position, log.next_offset, log.source)
+        self.capture = source.capture(log.position, log.next_offset, log.definitions(), log.source)
         log.source = self.capture.identity
         self.log = log
         self.settings = pipeline.log
@@ -121,6 +127,8 @@ class Pump:
                 self._flush_if_due()
             self._hear()
             self._report()
+            for remark in self.capture.remarks():
+                say(Remark(remark))
 
     @property
     def is_full(self) -> bool:

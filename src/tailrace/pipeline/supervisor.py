@@ -13,7 +13,7 @@ import msgspec
 
 from tailrace import errors
 from tailrace.errors import SourceUnavailable, TailraceError
-from tailrace.pipeline.capture import Acknowledge, Event, Failed, Order, Progress
+from tailrace.pipeline.capture import Acknowledge, Event, Failed, Order, Progress, Remark
 
 FIRST_BACKOFF_SECONDS = 0.5
 LONGEST_BACKOFF_SECONDS = 30.0
@@ -93,6 +93,8 @@ class CaptureSupervisor:
             event: Event = msgspec.json.decode(line, type=Event)
             if isinstance(event, Failed):
                 failure = _as_error(event)
+            elif isinstance(event, Remark):
+                self._say("capture", message=event.message)
             else:
                 self.progress = event
         code = process.wait()

@@ -6,7 +6,7 @@ strings above this package; `reached` orders them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import Protocol
@@ -97,7 +97,10 @@ class Capture(Protocol):
         """Size of what was taken in and not handed out."""
 
     def take(self) -> tuple[Frames, str] | None:
-        """All that is pending, and the position of its last transaction end."""
+        """All that is pending, and the position of its last transaction end.
+
+        Frames that begin before the end of those handed out last replace what lies behind the last transaction end.
+        """
 
     @property
     def identity(self) -> SourceIdentity:
@@ -109,6 +112,9 @@ class Capture(Protocol):
 
     def acknowledge(self, position: str) -> None:
         """The source may forget what lies before `position`."""
+
+    def remarks(self) -> list[str]:
+        """What an operator should know of the stream; each is said once."""
 
     def close(self) -> None: ...
 
@@ -142,8 +148,13 @@ class Source(Protocol):
     def positions(self, values: npt.NDArray[np.int64]) -> list[str]:
         """The positions of a transaction table's column, as strings."""
 
-    def capture(self, after: str, first_offset: int, known: SourceIdentity | None) -> Capture:
-        """Stream what follows `after`, which was read from `known`; raises SourceChanged, PositionLost."""
+    def capture(
+        self, after: str, first_offset: int, described: Mapping[int, TableSchema], known: SourceIdentity | None
+    ) -> Capture:
+        """Stream what follows `after`, which was read from `known`; raises SourceChanged, PositionLost.
+
+        `described` are the tables as the log has described them, by their relation.
+        """
 
     def decode(
         self, frames: Frames, first: int, last: int, tables: Collection[str] | None = None

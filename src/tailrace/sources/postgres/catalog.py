@@ -9,7 +9,7 @@ import msgspec
 import psycopg
 
 from tailrace.model.schema import Column, Identity, TableSchema
-from tailrace.sources.postgres.pgoutput import Relation
+from tailrace.model.types import ColumnType
 from tailrace.sources.postgres.types import TYPES_SQL, TypeInfo, column_type, is_built_in, load_types
 
 IDENTITIES = {"d": Identity.DEFAULT, "i": Identity.INDEX, "f": Identity.FULL, "n": Identity.NOTHING}
@@ -62,7 +62,7 @@ size (root, bytes) AS (
     FROM part JOIN pg_class c ON c.oid = part.oid LEFT JOIN pg_class t ON t.oid = c.reltoastrelid GROUP BY part.root
 )
 SELECT n.nspname, c.relname, c.oid::bigint, c.relkind::text, c.relreplident::text, c.relpersistence::text,
-    EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
+    EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate),
     pg_catalog.has_table_privilege(c.oid, 'SELECT'), coalesce(size.bytes, 0)::bigint
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN size ON size.root = c.oid
 WHERE {IS_TABLE}
@@ -92,7 +92,17 @@ WHERE p.pubname = ANY (%s)
 ORDER BY 1, a.attnum
 """
 
-_NUMBERS = "SELECT attname, attnum FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped"
+# Without the view pg_publication_tables, which waits for every table that somebody has locked.
+_PUBLISHED_TYPES = """
+SELECT DISTINCT a.atttypid::bigint, a.atttypmod
+FROM pg_publication p
+JOIN pg_class c ON c.relkind IN ('r', 'p') AND c.oid >= 16384
+LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
+LEFT JOIN pg_publication_namespace s ON s.pnpubid = p.oid AND s.pnnspid = c.relnamespace
+JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+    AND (r.prattrs IS NULL OR a.attnum = ANY (r.prattrs))
+WHERE p.pubname = ANY (%s) AND (p.puballtables OR r.oid IS NOT NULL OR s.oid IS NOT NULL)
+"""
 
 _KEYS = """
 SELECT i.indrelid::bigint, a.attname
@@ -101,6 +111,7 @@ JOIN pg_class c ON c.oid = i.indrelid
 CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY k (attnum, place)
 JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
 WHERE i.indrelid = ANY (%s) AND k.place <= i.indnkeyatts
+    AND i.indimmediate
     AND CASE c.relreplident WHEN 'i' THEN i.indisreplident WHEN 'n' THEN false ELSE i.indisprimary END
 ORDER BY i.indrelid, k.place
 """
@@ -151,16 +162,24 @@ def table_schemas(
 def _present_schema(
     table: SourceTable, rows: list[tuple[str, int, int, int]], key: tuple[str, ...], types: dict[int, TypeInfo]
 ) -> TableSchema:
+    key = usable_key([name for name, *_ in rows], key)
     columns = tuple(
         Column(name, column_type(oid, modifier, types), nullable=name not in key, number=number)
         for name, oid, modifier, number in rows
     )
-    usable = key if {column.name for column in columns}.issuperset(key) else ()
-    return TableSchema(table.schema, table.name, columns, usable, table.identity, table.oid)
+    return TableSchema(table.schema, table.name, columns, key, table.identity, table.oid)
+
+
+def usable_key(columns: Sequence[str], key: tuple[str, ...]) -> tuple[str, ...]:
+    """The key of a table of which `columns` are published: all of it or none. A part of it may repeat."""
+    return key if set(columns).issuperset(key) else ()
 
 
 def primary_keys(connection: psycopg.Connection[Any], oids: Sequence[int]) -> dict[int, tuple[str, ...]]:
-    """The columns that identify a row: those of the identity index if one was chosen, else the primary key."""
+    """The columns that identify a row: those of the identity index if one was chosen, else the primary key.
+
+    Not those of a deferrable one: within a transaction its keys may repeat, and the stream shows every step.
+    """
     keys: dict[int, tuple[str, ...]] = {}
     for oid, name in connection.execute(_KEYS, [list(oids)]):
         keys[oid] = (*keys.get(oid, ()), name)
@@ -192,38 +211,14 @@ def absence(connection: psycopg.Connection[Any], table: TableSchema) -> str:
     return "it is no longer published: somebody took it out of the publication"
 
 
+def published_types(connection: psycopg.Connection[Any], publications: Sequence[str]) -> list[ColumnType]:
+    """The types that a stream of these publications may send now."""
+    rows = connection.execute(_PUBLISHED_TYPES, [list(publications)]).fetchall()
+    types = fetch_types(connection, (oid for oid, _ in rows))
+    return [column_type(oid, modifier, types) for oid, modifier in rows]
+
+
 def fetch_types(connection: psycopg.Connection[Any], oids: Iterable[int]) -> dict[int, TypeInfo]:
     """What the catalog knows about those of `oids` that are not built in."""
     unknown = [oid for oid in set(oids) if not is_built_in(oid)]
     return load_types(connection.execute(TYPES_SQL, {"oids": unknown}).fetchall()) if unknown else {}
-
-
-def described_schema(connection: psycopg.Connection[Any], relation: Relation) -> TableSchema:
-    """The schema that a Relation message describes, its types looked up in the catalog.
-
-    The message flags every column as key when the identity is FULL; the primary key then comes from the catalog.
-    """
-    identity = IDENTITIES[relation.identity]
-    types = fetch_types(connection, (oid for _, _, oid, _ in relation.columns))
-    key = _described_key(connection, relation, identity)
-    numbers = dict(connection.execute(_NUMBERS, [relation.id]).fetchall())
-    columns = tuple(
-        Column(name, column_type(oid, modifier, types), nullable=name not in key, number=numbers.get(name, 0))
-        for _, name, oid, modifier in relation.columns
-    )
-    return TableSchema(relation.schema, relation.name, columns, key, identity, relation.id)
-
-
-def _described_key(connection: psycopg.Connection[Any], relation: Relation, identity: Identity) -> tuple[str, ...]:
-    names = [name for _, name, _, _ in relation.columns]
-    flagged = {name for is_key, name, _, _ in relation.columns if is_key}
-    if identity is Identity.NOTHING:
-        return ()
-    key = primary_keys(connection, [relation.id]).get(relation.id, ())
-    if identity is Identity.FULL:
-        return key if set(names).issuperset(key) else ()
-    return key if set(key) == flagged else _in_table_order(names, flagged)
-
-
-def _in_table_order(names: Sequence[str], members: set[str]) -> tuple[str, ...]:
-    return tuple(name for name in names if name in members)

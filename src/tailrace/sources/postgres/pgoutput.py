@@ -102,6 +102,18 @@ def parse_relation(message: bytes, offset: int) -> Relation:
         raise DecodeError(f"the Relation message at offset {offset} is cut short or malformed") from error
 
 
+def parse_type(message: bytes, offset: int) -> tuple[int, str, str]:
+    """A Type message: the type's oid, and the schema and name of what it is at bottom if it is a domain."""
+    try:
+        (oid,) = struct.unpack_from(">I", message, 1)
+        schema, name, rest = message[5:].split(b"\0", 2)
+        if rest:
+            raise ValueError
+        return oid, schema.decode() or "pg_catalog", name.decode()
+    except (struct.error, ValueError) as error:
+        raise DecodeError(f"the Type message at offset {offset} is cut short or malformed") from error
+
+
 def index_transactions(
     buffer: Bytes, bounds: Integers, kinds: Bytes, first: int, carried: OpenTransaction | None
 ) -> tuple[pa.RecordBatch, OpenTransaction | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -143,7 +143,9 @@ class PostgresSource:
     def positions(self, values: npt.NDArray[np.int64]) -> list[str]:
         return [positions.format_lsn(value) for value in values.tolist()]
 
-    def capture(self, after: str, first_offset: int, known: SourceIdentity | None = None) -> PostgresCapture:
+    def capture(
+        self, after: str, first_offset: int, described: Mapping[int, TableSchema], known: SourceIdentity | None = None
+    ) -> PostgresCapture:
         with connect(self.url) as connection, source_errors(self.url, "looking for the publications"):
             streamed = publications.subscribed(connection, self.publications)
         return PostgresCapture(
@@ -153,6 +155,7 @@ class PostgresSource:
             [name for name in self.publications if name not in streamed],
             after,
             first_offset,
+            described,
             known=known,
             binary=self.settings.binary and self._all_binary(),
             mark_seconds=self.settings.heartbeat_ms / 1000,
@@ -234,4 +237,7 @@ class PostgresSource:
         publisher.require(waiting, may_create=self.settings.create)
 
     def _all_binary(self) -> bool:
-        return all(has_binary_decoder(column.type) for table in self.tables() for column in table.columns)
+        """A first guess: the stream itself says when a type comes that it can not send in binary."""
+        with connect(self.url) as connection, source_errors(self.url, "reading the catalog"):
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")  # types come and go
+            return all(map(has_binary_decoder, catalog.published_types(connection, self.publications)))
