@@ -19,24 +19,33 @@ TailraceError
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class TailraceError(Exception):
-    """Base of all errors raised on purpose. Pickles with its message and hint, so Spark can carry it."""
+    """Base of all errors raised on purpose. Pickles with all that it says, so Spark can carry it.
+
+    `table` is the one table of the source (`schema.name`) that the trouble is confined to, if it is.
+    """
 
     retry = False
     hint: str | None = None
+    table: str | None = None
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, hint: str | None = None, table: str | None = None) -> None:
         super().__init__(message)
         if hint is not None:
             self.hint = hint
+        if table is not None:
+            self.table = table
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (type(self), str(self), self.hint))
+        return (_rebuild, (type(self), str(self), self.hint, self.table))
 
 
-def _rebuild(kind: type[TailraceError], message: str, hint: str | None) -> TailraceError:
-    return kind(message, hint=hint)
+def _rebuild(kind: type[TailraceError], message: str, hint: str | None, table: str | None = None) -> TailraceError:
+    return kind(message, hint=hint, table=table)
 
 
 class ConfigError(TailraceError):
@@ -103,3 +112,13 @@ class EngineLost(TailraceError):
     """Spark's JVM or a query died."""
 
     hint = "run the same command again: it continues where the sinks are"
+
+
+@contextmanager
+def about(table: str) -> Iterator[None]:
+    """A value or a table that is refused inside is one of this table, unless the error says another."""
+    try:
+        yield
+    except (DecodeError, ValueRefused, SinkRejected) as error:
+        error.table = error.table or table
+        raise

@@ -229,7 +229,7 @@ def _located(frames: Frames, kinds: Bytes, rows: Integers, schema: TableSchema, 
             if end - low == 1:
                 break
     offset = int(rows[min(low, len(rows) - 1)]) + frames.first
-    return type(error)(f"{error}; {schema.table} at offset {offset}", hint=error.hint)
+    return type(error)(f"{error}; {schema.table} at offset {offset}", hint=error.hint, table=schema.table)
 
 
 def _decode_together(frames: Frames, kinds: Bytes, rows: Integers, schema: TableSchema) -> Changes:
@@ -316,7 +316,7 @@ def _typed(buffer: Bytes, cells: list[Cells], schema: TableSchema, count: int) -
         decode_values(buffer, c.place, c.length, c.kind, column.type, where=f"{schema.table}.{column.name}")
         for c, column in zip(cells, schema.columns, strict=True)
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema.arrow) if columns else _no_columns(count)
+    return schema.rows(columns) if columns else _no_columns(count)
 
 
 def _no_columns(count: int) -> pa.RecordBatch:
