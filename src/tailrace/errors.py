@@ -22,6 +22,9 @@ TailraceError
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class TailraceError(Exception):
     """Base of all errors raised on purpose. Pickles with all it says, so Spark can carry it.
@@ -134,3 +137,13 @@ class EngineLost(TailraceError):
     """Spark's JVM or a query died."""
 
     hint = "run the same command again: it continues where the sinks are"
+
+
+@contextmanager
+def about(table: str) -> Iterator[None]:
+    """A value or a table that is refused inside is one of this table, unless the error says another."""
+    try:
+        yield
+    except (DecodeError, ValueRefused, SinkRejected) as error:
+        error.table = error.table or table
+        raise

@@ -71,8 +71,11 @@ EXPECTED = {
     "blobs": [r'["\\x00ff","\\x"]', None],
     "moments": ['["1970-01-01 00:00:00+00:00","infinity",null]', None],
     "days": ['["2024-02-29","0044-03-15 BC","-infinity"]', None],
+    "matrices": ["[[1,2],[3,null]]", '{"[0:1]":[1,2]}', "[1]", "[]", '{"[-1:0][7:7]":[[1],[2]]}', None],
+    "word tables": [r'[["a\"b",""],[null,"{,}"]]', None],
+    "boxes": ['["(2,2),(1,1)",null,"(4,4),(3,3)"]', "[]", None],
 }
-REFUSED = {"float32", "float64", "numeric", "date", "timestamp", "timestamptz"}
+REFUSED = {"float32", "float64", "numeric", "date", "timestamp", "timestamptz", "undefined", "late", "late_utc"}
 """Samples with a value that MySQL has not: NaN, infinities, 1000 digits, the years before 1 and after 9999."""
 
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tailrace.errors import ValueRefused
+from tailrace.model import shapes
 
 Array = npt.NDArray[Any]
 MAX_BYTES = 2**31 - 1
@@ -82,7 +83,7 @@ def in_rows(parts: list[pa.Array], rows: list[Array], count: int, type_: pa.Data
     """Parts of a column put back into the rows they came from; null where there is none."""
     if not parts:
         return pa.nulls(count, type_)
-    together = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+    together = shapes.concat(parts)
     if len(rows) == 1 and len(rows[0]) == count:
         return together
     source = np.full(count, -1, np.int64)

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.model import shapes
 from tailrace.model.changes import Changes, Flags, Integers, Op, concat
 from tailrace.model.schema import Identity, TableSchema
 
@@ -124,9 +125,9 @@ def _keys_in_order(changes: Changes) -> tuple[pa.RecordBatch, Integers, Flags]:
     if not len(olds):
         return keys, rows, np.zeros(len(rows), np.bool_)
     old_keys = _select(changes.before, indexes).filter(pa.array(is_update))
-    both = [pa.concat_arrays([new, old]) for new, old in zip(keys.columns, old_keys.columns, strict=True)]
+    both = [shapes.concat([new, old]) for new, old in zip(keys.columns, old_keys.columns, strict=True)]
     order = np.argsort(np.concatenate([rows * 2 + 1, olds * 2]), kind="stable")
-    combined = pa.RecordBatch.from_arrays(both, schema=keys.schema)
+    combined = pa.RecordBatch.from_arrays(both, names=keys.schema.names)
     is_old = np.concatenate([np.zeros(len(rows), np.bool_), np.ones(len(olds), np.bool_)])
     return _take(combined, order), np.concatenate([rows, olds])[order], is_old[order]
 
@@ -163,7 +164,7 @@ def _by_missing(
     schema: TableSchema, columns: list[pa.Array], missing: Flags
 ) -> tuple[pa.RecordBatch, tuple[Partial, ...]]:
     """Whole rows apart from partial ones, these grouped by the columns they lack."""
-    rows = pa.RecordBatch.from_arrays(columns, schema=schema.arrow)
+    rows = schema.rows(columns)
     patterns, which = np.unique(missing, axis=0, return_inverse=True)
     which = which.reshape(-1)
     upserts, partials = rows.slice(0, 0), []
@@ -185,8 +186,7 @@ def _net_of_rows(changes: Changes, truncate: bool) -> NetChanges:
         inserts = changes.after.filter(pa.array(comes))
         return NetChanges(schema, truncate, changes.after.slice(0, 0), inserts)
     arrivals = changes.after.filter(pa.array(comes))
-    both = [pa.concat_arrays([a, b]) for a, b in zip(arrivals.columns, changes.before.columns, strict=True)]
-    rows = pa.RecordBatch.from_arrays(both, schema=schema.arrow)
+    rows = schema.rows([shapes.concat([a, b]) for a, b in zip(arrivals.columns, changes.before.columns, strict=True)])
     codes, count = _codes(rows)
     signs = np.ones(len(codes), np.int64)
     signs[arrivals.num_rows :] = -1
@@ -245,6 +245,4 @@ def _take(rows: pa.RecordBatch, indexes: Integers) -> pa.RecordBatch:
 
 
 def _no_keys(schema: TableSchema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema.arrow], schema=schema.arrow).select(
-        list(schema.key_indexes)
-    )
+    return schema.no_rows().select(list(schema.key_indexes))

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 
+from tailrace.model import shapes
 from tailrace.model.changes import Changes, Op
 from tailrace.model.net import NetChanges, net_changes
 from tailrace.model.schema import TableSchema
@@ -85,12 +86,12 @@ def _padded(schema: TableSchema, keys: pa.RecordBatch) -> pa.RecordBatch:
         keys.column(field.name) if field.name in schema.key else pa.nulls(keys.num_rows, field.type)
         for field in schema.arrow
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema.arrow)
+    return schema.rows(columns)
 
 
 def _concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    columns = [pa.concat_arrays([b.column(i) for b in batches]) for i in range(batches[0].num_columns)]
-    return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)
+    columns = [shapes.concat([b.column(i) for b in batches]) for i in range(batches[0].num_columns)]
+    return pa.RecordBatch.from_arrays(columns, names=batches[0].schema.names)
 
 
 def few_of(pieces: Iterator[NetChanges], most_bytes: int) -> tuple[list[NetChanges], bool]:

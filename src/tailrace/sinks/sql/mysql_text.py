@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.errors import SinkRejected
+from tailrace.model import extremes
 from tailrace.model.text import to_text
 from tailrace.model.types import ColumnType, Kind
 from tailrace.sinks.sql.dialect import Field
@@ -25,6 +26,7 @@ _YEAR_1, _YEAR_10000 = -719_162, 2_932_897  # in days since 1970
 _DAY_US = 86_400_000_000
 _BARE = {Kind.BOOLEAN, Kind.INT16, Kind.INT32, Kind.INT64, Kind.DECIMAL, Kind.FLOAT32, Kind.FLOAT64, Kind.NUMERIC}
 _BARE |= {Kind.DATE, Kind.TIME, Kind.TIMESTAMP, Kind.TIMESTAMPTZ, Kind.UUID}
+_WITH_MISFITS = {Kind.FLOAT32, Kind.FLOAT64, Kind.DECIMAL, Kind.NUMERIC, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ}
 _ESCAPED = (b"\\", b"\t", b"\n")
 _NULL = b"\\N"
 
@@ -83,9 +85,7 @@ def exact(field: Field) -> pa.Array:
 
 def has_misfits(type_: ColumnType) -> bool:
     """Whether the source has values of a type that the server can not hold."""
-    if type_.kind is Kind.NUMERIC:
-        return True
-    return type_.kind in (Kind.FLOAT32, Kind.FLOAT64, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ)
+    return type_.kind in _WITH_MISFITS
 
 
 def misfits(field: Field) -> tuple[Flags, str] | None:
@@ -107,6 +107,9 @@ def _fitting(field: Field) -> tuple[pa.BooleanArray, str]:
     if kind in (Kind.TIMESTAMP, Kind.TIMESTAMPTZ):
         return _within(array.view(pa.int64()), _DAY_US), "a time outside of the years 1 to 9999"
     digits, scale = decimal_of(field.type) or (0, 0)
+    if kind is Kind.DECIMAL and field.type.scale == scale:
+        return pa.array(~extremes.is_nan(array)), "NaN"
+    array = to_text(array, field.type)
     pattern = rf"^-?\d{{1,{max(digits - scale, 1)}}}(\.\d{{0,{scale}}}0*)?$"
     return pc.match_substring_regex(array, pattern), f"a number that decimal({digits},{scale}) has not"
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.model import extremes
 from tailrace.model.characters import Array, spans
 from tailrace.model.text import to_text
 from tailrace.model.types import ColumnType, Kind
@@ -115,7 +116,11 @@ def _date(array: pa.Array) -> Array:
 
 
 def _timestamp(array: pa.Array) -> Array:
-    return _since_2000(array.view(pa.int64()).to_numpy(), _EPOCH_US).astype(">i8")
+    values = array.view(pa.int64()).to_numpy()
+    since_2000 = _since_2000(values, _EPOCH_US)
+    if extremes.has_late(values):
+        since_2000 = np.where(extremes.is_late(values), extremes.unshifted(values, _EPOCH_US), since_2000)
+    return since_2000.astype(">i8")
 
 
 def _since_2000(values: Array, epoch: int) -> Array:

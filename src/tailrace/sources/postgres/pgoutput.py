@@ -328,7 +328,7 @@ def _typed(buffer: Bytes, cells: list[Cells], schema: TableSchema, count: int) -
         decode_values(buffer, c.place, c.length, c.kind, column.type, where=f"{schema.table}.{column.name}")
         for c, column in zip(cells, schema.columns, strict=True)
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema.arrow) if columns else _no_columns(count)
+    return schema.rows(columns) if columns else _no_columns(count)
 
 
 def _no_columns(count: int) -> pa.RecordBatch:

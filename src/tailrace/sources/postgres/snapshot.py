@@ -16,10 +16,13 @@ import psycopg
 import pyarrow as pa
 from psycopg import pq, sql
 
-from tailrace.errors import DecodeError, SourceRefused, SourceUnavailable
+from tailrace.errors import DecodeError, SourceRefused, SourceUnavailable, about
+from tailrace.model import shapes
 from tailrace.model.rows import POSTGRES_COPY, EncodedRows, Rows
 from tailrace.model.schema import Column, TableSchema
+from tailrace.model.types import ColumnType
 from tailrace.sources.base import Chunk, ExportedSnapshot, TableRewritten, Visibility
+from tailrace.sources.postgres.arrays import array_literal
 from tailrace.sources.postgres.connection import connect, current_position, server_of, source_errors
 from tailrace.sources.postgres.copying import CopiedRows, check_width, copy_out, together
 from tailrace.sources.postgres.lanes import BINARY, NULL, TEXT, Cells, big_endian
@@ -179,14 +182,15 @@ def _copy_encoded(connection: psycopg.Connection[Any], table: TableSchema, query
 
 
 def _decode_rows(table: TableSchema, rows: CopiedRows, is_text: list[bool]) -> pa.RecordBatch:
-    cells = _walk_rows(rows, len(table.columns), is_text)
-    columns = [
-        decode_values(rows.buffer, c.place, c.length, c.kind, column.type, where=f"{table.table}.{column.name}")
-        for c, column in zip(cells, table.columns, strict=True)
-    ]
+    with about(table.table):
+        cells = _walk_rows(rows, len(table.columns), is_text)
+        columns = [
+            decode_values(rows.buffer, c.place, c.length, c.kind, column.type, where=f"{table.table}.{column.name}")
+            for c, column in zip(cells, table.columns, strict=True)
+        ]
     if not columns:
         return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows.starts), pa.struct([])))
-    return pa.RecordBatch.from_arrays(columns, schema=table.arrow)
+    return table.rows(columns)
 
 
 def _walk_rows(rows: CopiedRows, width: int, is_text: list[bool]) -> list[Cells]:
@@ -214,21 +218,20 @@ def read_rows(url: str, table: TableSchema, keys: pa.RecordBatch) -> pa.RecordBa
     """The present rows that have these keys (few of them), through the same decoder."""
     columns = {column.name: column for column in table.columns}
     names = [sql.Identifier(name).as_string(None) for name in table.key]
-    types = [columns[name].type.name for name in table.key]
+    types = [columns[name].type for name in table.key]
     listed = ", ".join(
-        "(" + ", ".join(f"{_literal(value)}::{type_}" for value, type_ in zip(row.values(), types, strict=True)) + ")"
+        "(" + ", ".join(_literal(value, type_) for value, type_ in zip(row.values(), types, strict=True)) + ")"
         for row in keys.to_pylist()
     )
     query = f"{_select(table)} FROM {_from(table)} WHERE ({', '.join(names)}) IN ({listed})"
     with connect(url) as connection, source_errors(url, f"reading rows of {table.table}"):
         batches = list(_copy_rows(connection, table, query))
-    empty = table.arrow.empty_table().to_batches() or [
-        pa.RecordBatch.from_arrays([pa.array([], f.type) for f in table.arrow], schema=table.arrow)
-    ]
-    return (
-        pa.Table.from_batches(batches or empty, table.arrow).combine_chunks().to_batches()[0] if batches else empty[0]
-    )
+    if not batches:
+        return table.no_rows()
+    return table.rows([shapes.concat(pieces) for pieces in zip(*(batch.columns for batch in batches), strict=True)])
 
 
-def _literal(value: Any) -> str:
-    return sql.Literal(str(value) if not isinstance(value, bytes) else value).as_string(None)
+def _literal(value: Any, type_: ColumnType) -> str:
+    """A key as a sink gave it: as text, an array also in the canonical form of `model.text`."""
+    text = array_literal(str(value), type_.element) if type_.element is not None else value
+    return f"{sql.Literal(text if isinstance(text, bytes) else str(text)).as_string(None)}::{type_.name}"
