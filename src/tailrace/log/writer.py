@@ -66,10 +66,10 @@ class LogWriter:
     def append(self, frames: Frames, position: str) -> None:
         """Make `frames` durable. `position` is the source's place at the last transaction end so far."""
         assert frames.first == self._next
-        name, data = segment.encode(frames, self.identity.id, position)
-        self.storage.publish(str(name), data)
+        name, parts = segment.encode(frames, self.identity.id, position)
+        size = self.storage.publish_parts(str(name), parts)
         failpoints.reached("log-segment-published")
-        self._sizes[name] = len(data)
+        self._sizes[name] = size
         self._next = frames.last + 1
         self.position = position
         if name.holds_end:
