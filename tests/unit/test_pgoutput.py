@@ -533,7 +533,7 @@ class CaptureWithoutServer(PostgresCapture):
         return TableSchema(described.schema, described.name, columns)
 
     def index(self, *messages: bytes) -> Frames:
-        frames = self._index(list(messages))
+        frames = self._index(*pgoutput.pack(messages))
         self._next = frames.last + 1
         return frames
 
@@ -572,12 +572,6 @@ def test_a_table_renamed_in_the_middle_is_listed_under_both_names():
 def test_a_change_that_comes_before_its_description_stops_capture():
     with pytest.raises(DecodeError, match="relation 5"):
         CaptureWithoutServer().index(*transaction(insert(5, "1")))
-
-
-def test_a_batch_larger_than_a_segment_can_hold_is_refused(monkeypatch):
-    monkeypatch.setattr("tailrace.sources.postgres.capture._PACK_LIMIT", 10)
-    with pytest.raises(DecodeError, match="does not fit a segment"):
-        CaptureWithoutServer().index(*transaction())
 
 
 def test_marks_are_made_in_the_protocols_own_time():

@@ -46,6 +46,8 @@ def spans(buffer: Array, place: Array, length: Array) -> pa.BinaryArray:
     count = len(place)
     if not count:
         return pa.array([], pa.binary())
+    if count == 1 and 2 * int(length[0]) > len(buffer):
+        return _whole(buffer, int(place[0]), int(length[0]))
     even = np.arange(0, 2 * count, 2)
     if (place[1:] < place[:-1]).any():
         order = np.argsort(place, kind="stable")
@@ -59,6 +61,14 @@ def spans(buffer: Array, place: Array, length: Array) -> pa.BinaryArray:
     both = pa.Array.from_buffers(pa.binary() if is_small else pa.large_binary(), 2 * count - 1, buffers)
     taken = both.take(pa.array(even))
     return taken if is_small else taken.cast(pa.binary())
+
+
+def _whole(buffer: Array, place: int, length: int) -> pa.BinaryArray:
+    """One value that is most of the buffer, and is not copied out of it."""
+    bounds = np.array([0, length], np.int32)
+    return pa.Array.from_buffers(
+        pa.binary(), 1, [None, pa.py_buffer(bounds), pa.py_buffer(buffer).slice(place, length)]
+    )
 
 
 def numbers(digits: Array, point: int, length: Array, scale: Array | int, negative: Array) -> pa.StringArray:

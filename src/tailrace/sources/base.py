@@ -78,7 +78,7 @@ class Capture(Protocol):
         """Size of what was taken in and not handed out."""
 
     def take(self) -> tuple[Frames, str] | None:
-        """All that is pending, and the position of its last transaction end."""
+        """What is pending, and the position of its last transaction end. If it is much it comes in several pieces."""
 
     @property
     def received(self) -> str:

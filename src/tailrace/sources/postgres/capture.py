@@ -17,13 +17,13 @@ from tailrace.model.frames import Definition, Frames
 from tailrace.sources.postgres import pgoutput
 from tailrace.sources.postgres.catalog import described_schema
 from tailrace.sources.postgres.connection import connect, source_errors
-from tailrace.sources.postgres.pgoutput import OpenTransaction, Relation
+from tailrace.sources.postgres.lanes import Bytes, Integers
+from tailrace.sources.postgres.pgoutput import LARGE, OpenTransaction, Relation
 from tailrace.sources.postgres.positions import format_lsn, parse_lsn
 from tailrace.sources.postgres.replication import ReplicationStream
 
 STATUS_SECONDS = 1.0
 MARK_BYTES = 1 << 20  # an idle stream's progress worth telling the sinks at once
-_PACK_LIMIT = 1 << 30  # Arrow's 32-bit bounds, with room to spare
 
 
 class PostgresCapture:
@@ -33,6 +33,7 @@ class PostgresCapture:
         self._url = url
         self._stream = ReplicationStream(url, slot, publication, parse_lsn(after), binary=binary)
         self._messages: list[Any] = []
+        self._large: list[int] = []  # which of them are large
         self._bytes = 0
         self._next = first_offset
         self._open: OpenTransaction | None = None
@@ -57,6 +58,8 @@ class PostgresCapture:
         size = self._stream.read(self._messages)
         if not size and not self._stream.is_reply_requested and self._stream.wait(seconds, *wake):
             size = self._stream.read(self._messages)
+        if size >= LARGE and len(self._messages[-1]) >= LARGE:
+            self._large.append(len(self._messages) - 1)
         self._bytes += size
         self._has_asked &= not size
         self._answer()
@@ -70,12 +73,19 @@ class PostgresCapture:
         self._mark_idle()
         if not self._messages:
             return None
-        messages, self._messages, self._bytes = self._messages, [], 0
-        frames = self._index(messages)
+        frames = self._index(*pgoutput.pack(self._cut()))
         self._next = frames.last + 1
         ends = frames.transactions.column("end_position").to_numpy()
         self._position = int(ends.max(initial=self._position))
         return frames, format_lsn(self._position)
+
+    def _cut(self) -> list[Any]:
+        """The messages of the next segment: all that are pending, but a large one has a segment of its own."""
+        end = max(self._large[0], 1) if self._large else len(self._messages)
+        messages, self._messages = self._messages[:end], self._messages[end:]
+        self._large = [place - end for place in self._large if place >= end]
+        self._bytes = sum(map(len, self._messages))
+        return messages
 
     def acknowledge(self, position: str) -> None:
         self._confirmed = max(self._confirmed, parse_lsn(position))
@@ -109,10 +119,7 @@ class PostgresCapture:
         self._status_at = time.monotonic()
         self._stream.send_status(max(self._position, self._confirmed), self._confirmed, wants_reply=wants_reply)
 
-    def _index(self, messages: list[Any]) -> Frames:
-        buffer, bounds = pgoutput.pack(messages)
-        if bounds[-1] > _PACK_LIMIT:
-            raise DecodeError(f"a batch of {int(bounds[-1])} bytes does not fit a segment")
+    def _index(self, buffer: Bytes, bounds: Integers) -> Frames:
         kinds = pgoutput.kinds_of(buffer, bounds, self._next)
         carried = dict(self._definitions)
         described = [
