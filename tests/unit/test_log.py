@@ -414,6 +414,16 @@ def test_a_limit_is_about_as_large_as_asked_and_never_empty(disk, after, most, e
     assert LogReader(disk).limit(after, most) == end
 
 
+def test_a_limit_counts_the_bytes_of_segments_too(disk):
+    feed = create(disk)
+    for number in range(4):
+        feed.append(*transaction(insert(1, str(number), os.urandom(5000))))
+    reader = LogReader(disk)
+    size = (Path(disk.path) / str(SegmentName(1, 3, 3))).stat().st_size
+    limits = [reader.limit(after, 1000, most) for after, most in ((0, 1), (0, size * 2 + 50), (3, size), (0, size * 9))]
+    assert limits == [3, 6, 6, 12]
+
+
 def test_a_limit_keeps_a_transaction_of_many_segments_whole(disk):
     feed = create(disk)
     feed.append(*transaction(*rows(1)))

@@ -71,6 +71,15 @@ def _whole(buffer: Array, place: int, length: int) -> pa.BinaryArray:
     )
 
 
+def data_of(array: pa.Array) -> pa.Buffer:
+    """The bytes of all values of a string or binary array, one after the other."""
+    _, offsets, data = array.buffers()
+    if data is None:
+        return pa.py_buffer(b"")
+    first, last = np.frombuffer(offsets, np.int32)[[array.offset, array.offset + len(array)]].tolist()
+    return data.slice(first, last - first)
+
+
 def numbers(digits: Array, point: int, length: Array, scale: Array | int, negative: Array) -> pa.StringArray:
     """Plain decimal numbers from a table with one row of digit characters a number.
 

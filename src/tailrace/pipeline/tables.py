@@ -199,7 +199,7 @@ class TableKeeper:
         sink = self.sink
         statuses = [self._bounded(status) if status.is_ahead else status for status in statuses]
         first, end = min(status.watermark.offset for status in statuses), sink.watermark.offset
-        limit = sink.log.limit(first, sink.settings.max_rows)
+        limit = sink.log.limit(first, sink.settings.max_rows, sink.settings.max_bytes)
         is_past = all(
             self.source.reached(sink.watermark.position, status.snapshot_end) and not status.is_ahead
             for status in statuses

@@ -16,7 +16,7 @@ from tailrace.model.net import NetChanges, net_changes
 from tailrace.model.schema import TableSchema
 
 MOST_BYTES = 64 << 20
-"""Held back at a time, by all tables together."""
+"""Held back at a time, by all tables together. A larger piece goes alone, and is not copied."""
 
 
 def composed(changes: Iterable[NetChanges], most_bytes: int = MOST_BYTES) -> Iterator[NetChanges]:
@@ -24,16 +24,20 @@ def composed(changes: Iterable[NetChanges], most_bytes: int = MOST_BYTES) -> Ite
     waiting: dict[str, list[NetChanges]] = {}
     size = 0
     for piece in changes:
+        if size + nbytes(piece) > most_bytes:
+            yield from _all(waiting)
+            size = 0
         table = piece.schema.table
         pending = waiting.setdefault(table, [])
         if pending and not _can_follow(pending[-1], piece):
-            yield compose(pending)
-            pending.clear()
+            yield compose(waiting.pop(table))
+            pending = waiting.setdefault(table, [])
         pending.append(piece)
         size += nbytes(piece)
         if size > most_bytes:
+            del piece, pending  # what is given out must not be held while the next is made
             yield from _all(waiting)
-            waiting, size = {}, 0
+            size = 0
     yield from _all(waiting)
 
 
@@ -43,9 +47,9 @@ def nbytes(piece: NetChanges) -> int:
 
 
 def _all(waiting: dict[str, list[NetChanges]]) -> Iterator[NetChanges]:
-    for pending in waiting.values():
-        if pending:
-            yield compose(pending)
+    """Nothing waits any more, and nobody holds what was given out."""
+    while waiting:
+        yield compose(waiting.pop(next(iter(waiting))))
 
 
 def _can_follow(first: NetChanges, second: NetChanges) -> bool:
