@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.errors import EngineLost, TailraceError
@@ -112,13 +113,13 @@ def _net_pieces(plan: ApplyPlan, slices: list[Slice], found: _Found) -> Iterator
     for piece in slices:
         for changes in _changes_in(plan, piece, found):
             if size + changes.nbytes > RUN_BYTES:
-                yield from _net_of(runs, found)
+                yield from _net_of_much(runs, found)
                 rows = size = 0
             _add(runs.setdefault(changes.schema.table, []), changes)
             rows, size = rows + len(changes), size + changes.nbytes
             del changes  # what is staged must not be held while the next is read
             if size > RUN_BYTES:
-                yield from _net_of(runs, found)
+                yield from _net_of_much(runs, found)
                 rows = size = 0
         if rows >= RUN_ROWS:
             yield from _net_of(runs, found)
@@ -139,6 +140,12 @@ def _changes_in(plan: ApplyPlan, piece: Slice, found: _Found) -> Iterator[Change
         return
     decoded = plan.source.decode(frames, piece.first, piece.last, wanted)
     yield from filter(len, map(functools.partial(_filter, plan), decoded))
+
+
+def _net_of_much(runs: dict[str, list[list[Changes]]], found: _Found) -> Iterator[NetChanges]:
+    """Large runs, whose memory Arrow's allocator would keep for the next one."""
+    yield from _net_of(runs, found)
+    pa.default_memory_pool().release_unused()
 
 
 def _net_of(runs: dict[str, list[list[Changes]]], found: _Found) -> Iterator[NetChanges]:
