@@ -79,6 +79,22 @@ def test_a_part_that_is_longer_than_a_run_is_staged_in_runs(feed, monkeypatch):
     assert rows(stage(feed, ALL)) == [(1, "b"), (5, 1), (1, "c")]
 
 
+def test_a_run_ends_where_it_would_be_too_large(feed, monkeypatch):
+    monkeypatch.setattr(apply, "RUN_BYTES", 300)
+    for number, size in enumerate([100, 100, 5000, 100, 100, 100]):
+        feed.append(*transaction(insert(1, str(number), "x" * size)))
+    result = stage(feed, ALL)
+    assert [[row["id"] for row in net.upserts.to_pylist()] for net in result.staged] == [[0, 1], [2], [3, 4], [5]]
+
+
+def test_a_segment_whose_rows_are_too_large_for_one_run_is_staged_in_several(feed, monkeypatch):
+    monkeypatch.setattr(apply, "RUN_BYTES", 300)
+    monkeypatch.setattr(pgoutput, "LANE_BYTES", 200)
+    feed.append(*transaction(*(insert(1, str(number), "x" * 100) for number in range(6))))
+    result = stage(feed, ALL)
+    assert [[row["id"] for row in net.upserts.to_pylist()] for net in result.staged] == [[0, 1], [2, 3], [4, 5]]
+
+
 def test_a_part_says_where_it_ends_and_what_it_has_seen(feed):
     feed.append(*transaction(insert(1, "1", "a"), insert(2, "5", "1"), at=0x2000, time_us=1_000))
     feed.append(*transaction(truncate(1, 2), at=0x3000, time_us=2_000))

@@ -6,23 +6,26 @@ import errno
 import os
 import pickle
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pytest
 from pyarrow import fs
 
 from tailrace import failpoints
 from tailrace.errors import LogCorrupt, StateError
-from tailrace.log import segment
+from tailrace.log import blocks, segment
 from tailrace.log.reader import LogReader, Slice
-from tailrace.log.segment import SegmentName
+from tailrace.log.segment import Header, SegmentName
 from tailrace.log.storage import Storage
 from tailrace.log.writer import LogWriter
 from tailrace.model.frames import PADDING, Frames
@@ -119,6 +122,50 @@ def test_an_empty_message_keeps_its_place(disk):
     given = feed.append(*transaction(logical_message(b"")))
     _, frames = LogReader(disk).read(SegmentName(1, 3, 3))
     assert np.diff(frames.bounds).tolist() == np.diff(given.bounds).tolist()
+
+
+def test_messages_of_many_blocks_are_read_back_exactly(storage, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK", 100)
+    given = create(storage).append(*transaction(*rows(*range(20)), insert(1, "21", os.urandom(1000).hex())))
+    _, frames = LogReader(storage).read(SegmentName(1, 23, 23))
+    assert frames.buffer.tobytes() == given.buffer.tobytes()
+    assert frames.bounds.tolist() == given.bounds.tolist()
+
+
+def test_what_can_not_be_made_smaller_is_stored_as_it_is(disk):
+    noise = os.urandom(100_000)
+    feed = create(disk)
+    feed.append(*transaction(insert(1, "1", noise)))
+    _, frames = LogReader(disk).read(SegmentName(1, 3, 3))
+    assert noise in frames.buffer.tobytes()
+    assert noise in (Path(disk.path) / str(SegmentName(1, 3, 3))).read_bytes()
+
+
+def test_a_segment_of_the_first_format_is_still_read(disk):
+    given = create(disk).append(*transaction(*rows(1, 2)))
+    name = SegmentName(1, 4, 4)
+    path = Path(disk.path) / str(name)
+    path.write_bytes(first_format(path.read_bytes(), given))
+    header, frames = LogReader(disk).read(name)
+    assert (header.position, frames.transactions) == ("0/1008", given.transactions)
+    assert (frames.buffer.tobytes(), frames.bounds.tolist()) == (given.buffer.tobytes(), given.bounds.tolist())
+
+
+def first_format(whole: bytes, frames: Frames) -> bytes:
+    """What the first version wrote for `frames`, of which `whole` is the present file."""
+    length = int.from_bytes(whole[12:16], "little")
+    header = msgspec.msgpack.decode(whole[20 : 20 + length], type=Header)
+    transactions = whole[20 + length :][: header.transactions_length]
+    values = [pa.py_buffer(frames.bounds.astype(np.int32)), pa.py_buffer(frames.buffer[: int(frames.bounds[-1])])]
+    column = pa.Array.from_buffers(pa.binary(), frames.count, [None, *values])
+    sink = pa.BufferOutputStream()
+    schema = pa.schema([pa.field("message", pa.binary(), False)])
+    with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays([column], schema=schema))
+    messages = sink.getvalue().to_pybytes()
+    changed = msgspec.structs.replace(header, messages_length=len(messages), messages_crc=zlib.crc32(messages))
+    packed = msgspec.msgpack.encode(changed)
+    return struct.pack("<8sIII", b"TAILRACE", 1, len(packed), zlib.crc32(packed)) + packed + transactions + messages
 
 
 @pytest.mark.parametrize("name", ["log.json", "1-2-3.segment", f"{'1' * 20}-{'2' * 20}-{'3' * 20}.segment.part"])
@@ -390,6 +437,16 @@ def test_a_limit_is_about_as_large_as_asked_and_never_empty(disk, after, most, e
     for number in range(4):
         feed.append(*transaction(*rows(number)))
     assert LogReader(disk).limit(after, most) == end
+
+
+def test_a_limit_counts_the_bytes_of_segments_too(disk):
+    feed = create(disk)
+    for number in range(4):
+        feed.append(*transaction(insert(1, str(number), os.urandom(5000))))
+    reader = LogReader(disk)
+    size = (Path(disk.path) / str(SegmentName(1, 3, 3))).stat().st_size
+    limits = [reader.limit(after, 1000, most) for after, most in ((0, 1), (0, size * 2 + 50), (3, size), (0, size * 9))]
+    assert limits == [3, 6, 6, 12]
 
 
 def test_a_limit_keeps_a_transaction_of_many_segments_whole(disk):

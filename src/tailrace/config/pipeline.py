@@ -123,6 +123,9 @@ class Sink(Section, frozen=True):
     max_rows: Annotated[int, Meta(ge=1, description="changes a micro-batch takes at most; transactions stay whole")] = (
         1_000_000
     )
+    max_bytes: Annotated[
+        Bytes, Meta(description="how much of the change log a micro-batch takes at most; transactions stay whole")
+    ] = 256 * MIB
 
 
 class Log(Section, frozen=True):

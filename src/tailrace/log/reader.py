@@ -89,16 +89,17 @@ class LogReader:
         _check_dense(found, after, last, self.storage.path)
         return found
 
-    def limit(self, after: int, max_messages: int) -> int:
-        """The end of a micro-batch after `after`: whole transactions, about `max_messages`, at least one segment.
+    def limit(self, after: int, max_messages: int, max_bytes: int = 1 << 62) -> int:
+        """The end of a micro-batch after `after`: whole transactions, about so many messages and bytes of segments.
 
-        A transaction larger than that is taken whole.
+        It is at least one segment, and a transaction larger than that is taken whole.
         """
-        end = after
-        for name in self.names():
+        end, size = after, 0
+        for name, bytes_ in sorted(segment_names(self.storage).items()):
+            size += bytes_ if name.last > after else 0
             if name.committed <= after or not name.holds_end:
                 continue
-            if end > after and name.committed - after > max_messages:
+            if end > after and (name.committed - after > max_messages or size > max_bytes):
                 break
             end = name.committed
         return end

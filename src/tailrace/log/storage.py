@@ -8,8 +8,9 @@ place.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from pyarrow import fs
 
@@ -21,6 +22,8 @@ try:
 except ImportError:  # pragma: no cover - Windows has no advisory locks of this kind
     fcntl = None  # type: ignore[assignment]
 
+READ_BYTES = 4 << 20
+"""What is asked of an object store at a time."""
 OBJECT_STORES = {"s3", "gcs", "abfs"}
 """File systems of pyarrow where an object appears when its upload completes, and where moving one means copying it."""
 
@@ -62,16 +65,27 @@ class Storage:
             file.seek(at)
             return bytes(file.read(length))
 
+    def open(self, name: str) -> IO[bytes]:
+        """A file to be read from its beginning to its end. Raises FileNotFoundError."""
+        if self.is_local:
+            return open(self._join(name), "rb")
+        stream: IO[bytes] = self.filesystem.open_input_stream(self._join(name), buffer_size=READ_BYTES)
+        return stream
+
     def publish(self, name: str, data: bytes) -> None:
+        self.publish_parts(name, [data])
+
+    def publish_parts(self, name: str, parts: Iterable[Any]) -> int:
+        """`parts` are anything with bytes in it, made while the file is written. Returns the size of the file."""
         with _state_errors(self.path):
             if self.is_local:
-                _publish_locally(self.path, name, data)
-                return
+                return _publish_locally(self.path, name, parts)
             beside = name if self.filesystem.type_name in OBJECT_STORES else f"{name}.part"
             with self.filesystem.open_output_stream(self._join(beside)) as stream:
-                stream.write(data)
+                size = _write(stream, parts)
             if beside != name:
                 self.filesystem.move(self._join(beside), self._join(name))
+            return size
 
     def delete(self, name: str) -> None:
         with _state_errors(self.path):
@@ -125,17 +139,26 @@ def _local_sizes(path: str, suffix: str) -> dict[str, int]:
     return sizes
 
 
-def _publish_locally(folder: str, name: str, data: bytes) -> None:
+def _publish_locally(folder: str, name: str, parts: Iterable[Any]) -> int:
     final = Path(folder) / name
     beside = final.with_name(f"{name}.part")
     with open(beside, "wb") as file:
-        file.write(data)
+        size = _write(file, parts)
         failpoints.reached("log-segment-written")
         file.flush()
         os.fsync(file.fileno())
     failpoints.reached("log-segment-synced")
     os.replace(beside, final)
     _sync_folder(folder)
+    return size
+
+
+def _write(file: Any, parts: Iterable[Any]) -> int:
+    size = 0
+    for part in parts:
+        file.write(part)
+        size += len(part)
+    return size
 
 
 def _sync_folder(folder: str) -> None:

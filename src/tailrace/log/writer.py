@@ -77,10 +77,10 @@ class LogWriter:
         if frames.first == self.end + 1 < self._next:
             self._sizes, self._next = _drop_unfinished(self.storage), frames.first
         assert frames.first == self._next
-        name, data = segment.encode(frames, self.identity.id, position, self.position, self.source)
-        self.storage.publish(str(name), data)
+        name, parts = segment.encode(frames, self.identity.id, position, self.position, self.source)
+        size = self.storage.publish_parts(str(name), parts)
         failpoints.reached("log-segment-published")
-        self._sizes[name] = len(data)
+        self._sizes[name] = size
         self._next = frames.last + 1
         self.position = position
         if name.holds_end:

@@ -10,6 +10,7 @@ step loops over rows in Python, except over the rare updates that change a key w
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -64,6 +65,13 @@ def net_changes(pieces: list[Changes]) -> list[NetChanges]:
     if not len(moves):
         return [_net_of_keys(changes, truncate)]
     return _around_moves(changes, truncate, moves)
+
+
+def drained(first: list[NetChanges], rest: Iterator[NetChanges]) -> Iterator[NetChanges]:
+    """Those, then the others. A piece that was given out is not held here."""
+    while first:
+        yield first.pop(0)
+    yield from rest
 
 
 def _partial_moves(changes: Changes) -> Integers:
@@ -241,6 +249,9 @@ def _select(rows: pa.RecordBatch, indexes: tuple[int, ...]) -> pa.RecordBatch:
 
 
 def _take(rows: pa.RecordBatch, indexes: Integers) -> pa.RecordBatch:
+    """Rows by their places; all of them, in order, are not copied."""
+    if len(indexes) == rows.num_rows and (np.diff(indexes, prepend=-1) == 1).all():
+        return rows
     return rows.take(pa.array(indexes))
 
 

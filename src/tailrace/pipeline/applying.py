@@ -132,6 +132,7 @@ class SinkPipeline:
             .option("path", self.pipeline.state)
             .option("startingOffset", str(self.watermark.offset))
             .option("maxRowsPerTrigger", str(self.settings.max_rows))
+            .option("maxBytesPerTrigger", str(self.settings.max_bytes))
             .option("numPartitions", str(self._parts))
             .load()
         )

@@ -142,14 +142,20 @@ class Pump:
         if not is_large and age < self.settings.flush_interval_ms / 1000 + crowd:
             return
         self._flushed_at = time.monotonic()
+        while self._flush() and self.capture.pending_bytes:
+            pass
+
+    def _flush(self) -> bool:
+        """Append one segment; false if nothing was pending."""
         taken = self.capture.take()
         if taken is None:
-            return
+            return False
         frames, position = taken
         self.log.append(frames, position)
         self.changes += sum(frames.tables.values())
         if self.acknowledges_log:
             self._acknowledge(position)
+        return True
 
     def _hear(self) -> None:
         heard = self.control.acknowledgement()

@@ -226,7 +226,7 @@ class TableKeeper:
         if not statuses:
             return
         first, end = min(status.watermark.offset for status in statuses), sink.watermark.offset
-        limit = sink.log.limit(first, sink.settings.max_rows)
+        limit = sink.log.limit(first, sink.settings.max_rows, sink.settings.max_bytes)
         is_past = all(self._is_past(status, sink.watermark) for status in statuses)
         if limit < end or (first < end and not is_past):
             sink.catch_up_to(statuses, min(limit, end), finish=False)

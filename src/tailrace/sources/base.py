@@ -97,7 +97,7 @@ class Capture(Protocol):
         """Size of what was taken in and not handed out."""
 
     def take(self) -> tuple[Frames, str] | None:
-        """All that is pending, and the position of its last transaction end.
+        """What is pending, and the position of its last transaction end. If it is much it comes in several pieces.
 
         Frames that begin before the end of those handed out last replace what lies behind the last transaction end.
         """

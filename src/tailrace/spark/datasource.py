@@ -3,7 +3,8 @@
 With `table`, a DataFrame of that table's typed changes, streaming or batch. Without it, the slices of the log that the
 pipeline hands to its tasks. Replaying a range of offsets gives the same rows, because segments never change.
 
-Options: `path` (the state directory), `table`, `startingOffset`, `endingOffset`, `maxRowsPerTrigger`, `numPartitions`.
+Options: `path` (the state directory), `table`, `startingOffset`, `endingOffset`, `maxRowsPerTrigger`,
+`maxBytesPerTrigger` (of the log's files), `numPartitions`.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else 1 << 62
-        end = self._log.limit(start["offset"], most)
+        end = self._log.limit(start["offset"], most, _number(self.options, "maxBytesPerTrigger", 1 << 62))
         stops = [stop for stop in (self._stop_at, _held_at(self.options)) if stop is not None]
         return {"offset": max(min([end, *stops]), start["offset"])}
 

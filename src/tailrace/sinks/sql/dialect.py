@@ -213,6 +213,10 @@ class Dialect(ABC):
     def encode(self, fields: Sequence[Field]) -> bytes | pa.Buffer | pa.RecordBatch:
         """Rows for a bulk load. Raises SinkRejected for a value that the database can not hold exactly."""
 
+    def encode_large(self, fields: Sequence[Field]) -> Iterable[bytes | pa.Buffer | pa.RecordBatch]:
+        """The same for one large row, in pieces: its values should not be copied as a whole."""
+        return [self.encode(fields)]
+
     @abstractmethod
     def pack(self, fields: Sequence[Field]) -> tuple[bytes, ...]:
         """Rows that travel in a receipt."""

@@ -91,6 +91,7 @@ class _Result(_MySqlResult):  # type: ignore[misc]  # its base is Any, see above
                 view = memoryview(piece)
                 for first in range(0, len(view), PACKET_BYTES):
                     connection.write_packet(bytes(view[first : first + PACKET_BYTES]))
+                del piece, view  # they may be large, and the next one is yet to be made
         finally:
             connection.write_packet(b"")
             answer = connection._read_packet()

@@ -120,6 +120,7 @@ class PostgresSession:
             copy.write(HEADER)
             for piece in payload:
                 copy.write(memoryview(piece))
+                del piece  # it may be large, and the next one is yet to be made
             copy.write(TRAILER)
 
     def stream(self, query: str) -> Iterator[list[tuple[Any, ...]]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import itertools
 import uuid
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -22,7 +21,7 @@ from tailrace import config, failpoints
 from tailrace.config import Misfits, OnError
 from tailrace.errors import SinkRejected, SinkUnavailable
 from tailrace.model.lifecycle import TableState, TableStatus
-from tailrace.model.net import NetChanges
+from tailrace.model.net import NetChanges, drained
 from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType
@@ -149,7 +148,7 @@ class SqlSink:
             staged = tuple(self._stage_changes(inline, piece) for piece in few)
             return StagedPart(staged, rejected=tuple(sieve.rejected))
         with self._staging() as staging:
-            staged = tuple(self._stage_changes(staging, piece) for piece in itertools.chain(few, pieces))
+            staged = tuple(self._stage_changes(staging, piece) for piece in drained(few, pieces))
         return StagedPart(staged, tuple(staging.names), tuple(sieve.rejected))
 
     def _stage_changes(self, writer: Writer, piece: NetChanges) -> StagedChanges:
@@ -276,7 +275,7 @@ class SqlSink:
         schema = self._map.schema(source)
         sieve = Sieve(self.dialect)
         if self.settings.misfits is Misfits.QUARANTINE:
-            batches = (sieve.rows(source, batch, "read") for batch in batches)
+            batches = map(functools.partial(sieve.rows, source, operation="read"), batches)
         with self._sessions.open(f"loading {schema.table}") as session:
             existing = self.dialect.existing(session, target)
             if existing is None:
@@ -285,7 +284,7 @@ class SqlSink:
             refused = Refused(self.dialect, session, self._map, is_fatal=not isolates)
             merge = functools.partial(refused.merge, source, "read")
             loader = ChunkLoader(self.dialect, session, self._new_table, merge)
-            mapped = (self._map.arriving(source, batch) for batch in batches)
+            mapped = map(functools.partial(self._map.arriving, source), batches)
             with loader.gathered(schema, mapped) as rows:
                 failpoints.reached("chunk-before-load")
                 with transaction(session):

@@ -26,7 +26,7 @@ from tailrace.sources.postgres import pgoutput
 from tailrace.sources.postgres.connection import connect, source_errors
 from tailrace.sources.postgres.describing import Descriptions
 from tailrace.sources.postgres.lanes import Bytes, Integers, big_endian
-from tailrace.sources.postgres.pgoutput import OpenTransaction
+from tailrace.sources.postgres.pgoutput import LARGE, OpenTransaction
 from tailrace.sources.postgres.positions import format_lsn, parse_lsn
 from tailrace.sources.postgres.publications import existing
 from tailrace.sources.postgres.replication import ReplicationStream
@@ -37,7 +37,6 @@ STATUS_SECONDS = 1.0
 RELEASE_SECONDS = 10.0  # within which a server notices that a slot's reader is gone
 MARK_BYTES = 1 << 20  # an idle stream's progress worth telling the sinks at once
 LOOK_SECONDS = 5.0
-_PACK_LIMIT = 1 << 30  # Arrow's 32-bit bounds, with room to spare
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +82,7 @@ class PostgresCapture:
         self.identity = self._stream.identity
         self._is_binary = binary
         self._messages: list[Any] = []
+        self._large: list[int] = []  # which of them are large
         self._bytes = 0
         self._next = first_offset
         self._committed = first_offset - 1
@@ -123,6 +123,8 @@ class PostgresCapture:
         size = self._stream.read(self._messages)
         if not size and not self._stream.is_reply_requested and self._stream.wait(seconds, *wake):
             size = self._stream.read(self._messages)
+        if size >= LARGE and len(self._messages[-1]) >= LARGE:
+            self._large.append(len(self._messages) - 1)
         self._bytes += size
         self._has_asked &= not size
         self._answer()
@@ -137,7 +139,7 @@ class PostgresCapture:
         self._mark_idle()
         if not self._messages:
             return None
-        messages, self._messages, self._bytes = self._messages, [], 0
+        messages = self._cut()
         batch = self._packed(messages)
         described, odd = self._described(batch)
         if odd is None:
@@ -168,8 +170,17 @@ class PostgresCapture:
                     raise
                 time.sleep(0.05)
         self._is_binary = self._has_asked = False
+        self._messages, self._large, self._bytes = [], [], 0
         self._next, self._open = self._committed + 1, None
         self._tables.begin_stream()
+
+    def _cut(self) -> list[Any]:
+        """The messages of the next segment: all that are pending, but a large one has a segment of its own."""
+        end = max(self._large[0], 1) if self._large else len(self._messages)
+        messages, self._messages = self._messages[:end], self._messages[end:]
+        self._large = [place - end for place in self._large if place >= end]
+        self._bytes = sum(map(len, self._messages))
+        return messages
 
     def acknowledge(self, position: str) -> None:
         self._confirmed = max(self._confirmed, parse_lsn(position))
@@ -221,8 +232,6 @@ class PostgresCapture:
 
     def _packed(self, messages: list[Any]) -> Batch:
         buffer, bounds = pgoutput.pack(messages)
-        if bounds[-1] > _PACK_LIMIT:
-            raise DecodeError(f"a batch of {int(bounds[-1])} bytes does not fit a segment")
         return Batch(self._next, buffer, bounds, pgoutput.kinds_of(buffer, bounds, self._next))
 
     def _described(self, batch: Batch) -> tuple[Described, int | None]:

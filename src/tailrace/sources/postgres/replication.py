@@ -26,6 +26,7 @@ _DATA, _KEEPALIVE = ord("w"), ord("k")
 _STATUS = struct.Struct(">cqqqqb")
 _PAYLOAD = 25  # bytes of XLogData before the message: kind, start, end, time
 BURST = 4096  # messages taken before the caller gets a chance to look at the clock
+BURST_BYTES = 8 << 20  # and their size, give or take the last one
 
 
 class ReplicationStream:
@@ -62,7 +63,10 @@ class ReplicationStream:
             raise _start_error(slot, server_of(self._url), result)
 
     def read(self, messages: list[Any]) -> int:
-        """Append the messages that are here already, a burst at the most; returns their size in bytes."""
+        """Append the messages that are here already, a burst at the most; returns their size in bytes.
+
+        A message larger than BURST_BYTES is the last one of its burst.
+        """
         get, append = self._pg.get_copy_data, messages.append
         size = 0
         for _ in range(BURST):
@@ -71,6 +75,8 @@ class ReplicationStream:
                 if data[0] == _DATA:
                     append(data[_PAYLOAD:])
                     size += length
+                    if size > BURST_BYTES:
+                        break
                 else:
                     self._keepalive(data)
             elif length == 0:
