@@ -18,7 +18,7 @@ import pytest
 from pyarrow import fs
 
 from tailrace import failpoints
-from tailrace.errors import LogCorrupt, StateError
+from tailrace.errors import LogCorrupt, OffsetGone, StateError
 from tailrace.log import segment
 from tailrace.log.reader import LogReader, Slice
 from tailrace.log.segment import SegmentName
@@ -258,14 +258,31 @@ def test_slices_cover_a_range_and_nothing_else(disk):
     assert LogReader(disk).slices(9, 9) == []
 
 
-@pytest.mark.parametrize(("after", "last", "gone"), [(0, 6, 1), (2, 9, 3), (5, 12, 10), (9, 12, 10)])
-def test_a_range_that_is_gone_is_an_error_that_names_the_offset(disk, after, last, gone):
+@pytest.mark.parametrize(
+    ("after", "last", "said"),
+    [
+        (0, 6, "no longer holds offset 1: it keeps 4 to 9$"),
+        (2, 9, "no longer holds offset 3: it keeps 4 to 9$"),
+        (5, 12, "does not hold offset 10 yet: it ends at 9$"),
+        (9, 12, "does not hold offset 10 yet: it ends at 9$"),
+        (20, 9, "does not hold offset 21 yet: it ends at 9$"),
+    ],
+)
+def test_a_range_that_is_not_there_is_an_error_that_names_the_offset_and_what_is_kept(disk, after, last, said):
     feed = create(disk)
     for number in range(3):
         feed.append(*transaction(*rows(number)))
     feed.writer.forget(3)
-    with pytest.raises(StateError, match=f"no longer holds offset {gone}"):
+    with pytest.raises(OffsetGone, match=said):
         LogReader(disk).slices(after, last)
+
+
+def test_a_range_without_bounds_is_all_that_is_kept(disk):
+    feed = create(disk)
+    for number in range(3):
+        feed.append(*transaction(*rows(number)))
+    feed.writer.forget(3)
+    assert [(piece.first, piece.last) for piece in LogReader(disk).slices(None, None)] == [(4, 6), (7, 9)]
 
 
 def test_a_segment_that_was_forgotten_meanwhile_is_a_clear_error(disk):

@@ -24,7 +24,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tailrace.errors import LogCorrupt, StateError
+from tailrace.errors import LogCorrupt, OffsetGone
 from tailrace.log.storage import Storage
 from tailrace.model.frames import PADDING, Definition, Frames
 
@@ -130,7 +130,7 @@ def _load(storage: Storage, name: SegmentName, length: int | None = None, at: in
     try:
         return storage.read(str(name), length, at)
     except FileNotFoundError as error:
-        raise StateError(f"the change log in {storage.path} no longer holds the segment {name}") from error
+        raise OffsetGone(f"the change log in {storage.path} no longer holds the segment {name}") from error
 
 
 def _check_prefix(prefix: bytes, name: SegmentName) -> tuple[int, int, int]:

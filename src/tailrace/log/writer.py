@@ -6,32 +6,42 @@ Offsets are dense. What a crash left behind of an unfinished transaction is void
 
 from __future__ import annotations
 
+import itertools
+import time
 import uuid
-from typing import IO
+from collections.abc import Sequence
 
 import msgspec
 
 from tailrace import failpoints
 from tailrace.errors import StateError
 from tailrace.log import segment
-from tailrace.log.reader import IDENTITY, LogIdentity, read_identity, segment_names
+from tailrace.log.reader import IDENTITY, TABLES, LogIdentity, read_identity, read_tables
 from tailrace.log.segment import SegmentName
-from tailrace.log.storage import Storage
-from tailrace.model.frames import Frames
+from tailrace.log.storage import Lock, Storage
+from tailrace.model.frames import Definition, Frames
+
+
+class SegmentFacts(msgspec.Struct, frozen=True):
+    size: int
+    written_at: float  # seconds since 1970
 
 
 class LogWriter:
-    """The only writer of a log; it also deletes what no sink needs any more."""
+    """The only writer of a log; it also deletes what no sink needs any more. `segments` are in the order of offsets."""
 
-    def __init__(self, storage: Storage, identity: LogIdentity, lock: IO[str] | None) -> None:
+    def __init__(self, storage: Storage, identity: LogIdentity, lock: Lock | None) -> None:
         self.storage = storage
         self.identity = identity
         self._lock = lock
-        self._sizes = _drop_unfinished(storage)
-        names = sorted(self._sizes)
+        self.segments = _drop_unfinished(storage)
+        self.size = sum(facts.size for facts in self.segments.values())
+        names = list(self.segments)
+        self.place = names[-1] if names else None  # the newest that holds a transaction end
         self.end = names[-1].committed if names else 0
         self.position = segment.read_header(storage, names[-1]).position if names else identity.start_position
         self._next = self.end + 1
+        self._tables = read_tables(storage)
 
     @classmethod
     def open(cls, storage: Storage) -> LogWriter | None:
@@ -56,46 +66,70 @@ class LogWriter:
         return self._next
 
     @property
-    def size(self) -> int:
-        return sum(self._sizes.values())
-
-    @property
     def count(self) -> int:
-        return len(self._sizes)
+        return len(self.segments)
+
+    def count_after(self, offset: int) -> int:
+        """How many segments hold something behind `offset`."""
+        return sum(1 for _ in itertools.takewhile(lambda name: name.last > offset, reversed(self.segments)))
 
     def append(self, frames: Frames, position: str) -> None:
         """Make `frames` durable. `position` is the source's place at the last transaction end so far."""
         assert frames.first == self._next
         name, data = segment.encode(frames, self.identity.id, position)
+        self._check_lock()
+        self._note_tables(frames.definitions)
         self.storage.publish(str(name), data)
         failpoints.reached("log-segment-published")
-        self._sizes[name] = len(data)
+        self.segments[name] = SegmentFacts(len(data), time.time())
+        self.size += len(data)
         self._next = frames.last + 1
         self.position = position
         if name.holds_end:
-            self.end = name.committed
+            self.place, self.end = name, name.committed
 
     def forget(self, offset: int) -> None:
         """Delete the segments that end at or before `offset`. The newest with a transaction end stays: our place."""
-        place = max((name for name in self._sizes if name.holds_end), default=None)
-        for name in sorted(self._sizes):
-            if name.last > offset or name == place:
+        self._check_lock()
+        for name in list(self.segments):
+            if name.last > offset or name == self.place:
                 break
             self.storage.delete(str(name))
-            del self._sizes[name]
+            self.size -= self.segments.pop(name).size
+
+    def _note_tables(self, definitions: Sequence[Definition]) -> None:
+        """Keep what a table looks like beyond the segments that hold its changes."""
+        news = {each.schema.table: each for each in definitions if self._is_news(each)}
+        if news:
+            self._tables |= news
+            self.storage.publish(TABLES, msgspec.json.encode(self._tables))
+
+    def _is_news(self, definition: Definition) -> bool:
+        """A source repeats itself after a restart: that is no news, unless the table had another name meanwhile."""
+        known = self._tables.get(definition.schema.table)
+        if known is None or (known.relation, known.schema) != (definition.relation, definition.schema):
+            return True
+        return any(known.since < each.since for each in self._tables.values() if each.relation == known.relation)
+
+    def _check_lock(self) -> None:
+        """Fencing: a writer that was stopped for long, and wakes after another took over, writes nothing."""
+        if self._lock is not None:
+            self._lock.check()
 
     def close(self) -> None:
         if self._lock is not None:
             self._lock.close()
 
 
-def _drop_unfinished(storage: Storage) -> dict[SegmentName, int]:
-    """Delete the segments that hold nothing but the beginning of an unfinished transaction."""
-    sizes = segment_names(storage)
-    end = max((name.committed for name in sizes if name.holds_end), default=0)
-    for name in [name for name in sizes if name.first > end]:
+def _drop_unfinished(storage: Storage) -> dict[SegmentName, SegmentFacts]:
+    """Delete the segments that hold nothing but the beginning of an unfinished transaction. Returns the others."""
+    files = storage.files(segment.SUFFIX)
+    named = {SegmentName.parse(name): SegmentFacts(*facts) for name, facts in files.items()}
+    found = {name: facts for name, facts in named.items() if name is not None}
+    end = max((name.committed for name in found if name.holds_end), default=0)
+    for name in [name for name in found if name.first > end]:
         storage.delete(str(name))
-        del sizes[name]
+        del found[name]
     for part in storage.sizes(".part"):
         storage.delete(part)
-    return sizes
+    return dict(sorted(found.items()))

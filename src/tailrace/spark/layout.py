@@ -8,3 +8,6 @@ SPARK = "spark"
 
 HOLD = "hold.json"
 """A request to let no sink go past an offset for a while: see `pipeline.holding`."""
+
+READERS = "readers"
+"""The places of named readers of the change log: see `log.readers`."""
