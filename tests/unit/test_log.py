@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from pyarrow import fs
 
 from tailrace import failpoints
 from tailrace.errors import LogCorrupt, OffsetGone, StateError
-from tailrace.log import segment
+from tailrace.log import lease, segment
 from tailrace.log.reader import LogReader, Slice
 from tailrace.log.segment import SegmentName
 from tailrace.log.storage import Storage
@@ -57,6 +58,12 @@ def contents(storage: Storage, after: int = 0) -> dict[int, bytes]:
         _, frames = reader.read(name)
         found |= {offset: message(frames, offset) for offset in range(piece.first, piece.last + 1)}
     return found
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """A lock on an object store waits for others that come at the same moment; here nobody does."""
+    monkeypatch.setattr(lease, "SETTLE_SECONDS", 0.0)
 
 
 @pytest.fixture(params=["local disk", "object store"])
@@ -529,12 +536,36 @@ class Interrupted:
 # --- who may use the folder ------------------------------------------------------------------------------------------
 
 
-def test_a_second_writer_is_refused(disk):
-    feed = create(disk)
-    with pytest.raises(StateError, match=f"another tailrace process is using the state directory {disk.path}"):
-        LogWriter.open(disk)
+def test_a_second_writer_is_refused(storage):
+    feed = create(storage)
+    with pytest.raises(StateError, match=f"another tailrace process is using the state directory {storage.path}"):
+        LogWriter.open(storage)
     feed.writer.close()
-    assert LogWriter.open(disk) is not None
+    assert LogWriter.open(storage) is not None
+
+
+def test_a_writer_whose_folder_was_removed_and_made_anew_writes_nothing(disk):
+    feed = create(disk)
+    feed.append(*transaction(*rows(1)))
+    shutil.rmtree(disk.path)
+    with pytest.raises(StateError, match=f"the state directory {disk.path} was removed"):
+        feed.append(*transaction(*rows(2)))
+    create(disk)
+    with pytest.raises(StateError, match=f"another tailrace process took over the state directory {disk.path}"):
+        feed.append(*transaction(*rows(2)))
+    assert LogReader(disk).names() == []
+
+
+def test_whether_a_folder_is_in_use_can_be_seen_without_disturbing_anybody(storage):
+    storage.create()
+    assert storage.is_locked("run.lock") is False
+    assert storage.sizes("run.lock") == {}
+    lock = storage.lock("run.lock")
+    assert lock is not None
+    assert storage.is_locked("run.lock") is True
+    lock.check()
+    lock.close()
+    assert storage.is_locked("run.lock") is False
 
 
 def test_a_writer_that_was_killed_locks_nobody_out(disk):
@@ -607,6 +638,8 @@ def test_storage_travels_to_tasks_by_its_address(tmp_path):
 def test_a_folder_inside_a_storage_has_the_same_file_system():
     assert Storage("mock:///state/").folder("log").path == "state/log"
     assert Storage("/state").folder("log").path == "/state/log"
+    assert Storage("/what?/state").folder("log").path == "/what?/state/log"
+    assert Storage("s3://bucket/state?region=us-east-1").folder("log").path == "bucket/state/log"
 
 
 def test_part_of_a_file_can_be_read(storage):

@@ -147,7 +147,7 @@ def take(storage: Storage, name: str) -> Lease:
 def read(storage: Storage, name: str) -> Note | None:
     """Who holds `name`; None if nobody does, or it is no lease."""
     try:
-        return msgspec.json.decode(storage.read(name), type=Note)
+        return storage.decode(name, Note)
     except (FileNotFoundError, msgspec.MsgspecError):
         return None
     except OSError as error:

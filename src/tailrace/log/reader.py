@@ -53,7 +53,7 @@ def read_identity(storage: Storage) -> LogIdentity | None:
 def read_tables(storage: Storage) -> dict[str, Definition]:
     """The newest definition of every table that ever had a change, also if retention took its changes away."""
     try:
-        return msgspec.json.decode(storage.read(TABLES), type=dict[str, Definition])
+        return storage.decode(TABLES, dict[str, Definition])
     except FileNotFoundError:
         return {}
     except msgspec.MsgspecError as error:

@@ -57,7 +57,7 @@ class Readers:
     def get(self, name: str) -> ReaderPlace | None:
         """None if there is no such reader."""
         try:
-            return msgspec.json.decode(self.storage.read(name + SUFFIX), type=ReaderPlace)
+            return self.storage.decode(name + SUFFIX, ReaderPlace)
         except FileNotFoundError:
             return None
         except msgspec.MsgspecError:

@@ -8,9 +8,12 @@ place.
 from __future__ import annotations
 
 import os
+import time
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Protocol, TypeVar
 
+import msgspec
 from pyarrow import fs
 
 from tailrace import failpoints
@@ -25,6 +28,10 @@ except ImportError:  # pragma: no cover - Windows has no advisory locks of this 
 HAS_FLOCK = bool(fcntl)
 OBJECT_STORES = {"s3", "gcs", "abfs"}
 """File systems of pyarrow where an object appears when its upload completes, and where moving one means copying it."""
+
+TRIES, TRY_SECONDS = 5, 0.05
+
+T = TypeVar("T")
 
 
 class Lock(Protocol):
@@ -99,6 +106,17 @@ class Storage:
         with self.filesystem.open_input_file(self._join(name)) as file:
             file.seek(at)
             return bytes(file.read(length))
+
+    def decode(self, name: str, kind: type[T]) -> T:
+        """A small JSON file. Raises FileNotFoundError or msgspec.MsgspecError.
+
+        An object store tells an object's size before its content: what is replaced in between is read again.
+        """
+        for _ in range(0 if self.is_local else TRIES):
+            with suppress(msgspec.MsgspecError):
+                return msgspec.json.decode(self.read(name), type=kind)
+            time.sleep(TRY_SECONDS)
+        return msgspec.json.decode(self.read(name), type=kind)
 
     def publish(self, name: str, data: bytes) -> None:
         with _state_errors(self.path):
