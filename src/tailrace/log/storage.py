@@ -84,6 +84,15 @@ class Storage:
         with _state_errors(self.path):
             self.filesystem.create_dir(self.path, recursive=True)
 
+    def exists(self) -> bool:
+        with _state_errors(self.path, "read"):
+            return bool(self.filesystem.get_file_info(self.path).type is fs.FileType.Directory)
+
+    def remove(self) -> None:
+        """The folder with all that is in it."""
+        with _state_errors(self.path):
+            self.filesystem.delete_dir(self.path)
+
     def sizes(self, suffix: str) -> dict[str, int]:
         """The files whose name ends with `suffix`, and their sizes. A folder that is not there is empty."""
         return {name: size for name, (size, _) in self.files(suffix).items()}

@@ -51,6 +51,7 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
     log_bytes: int
     changes: int
     is_full: bool
+    full_seconds: int = 0  # how long it has been full without a break
     held_by: str | None = None  # the reader that the log waits for, if it is not a sink
 
 
@@ -110,13 +111,13 @@ class Pump:
         self.acknowledges_log = pipeline.source.acknowledge is config.Acknowledge.LOG
         self.control = control
         self.changes = 0
-        self._flushed_at = time.monotonic()
+        self._flushed_at = self._free_at = time.monotonic()
         self._reported_at = 0.0
         self._reported: Progress | None = None
 
     def run(self) -> None:
         while not self.control.is_closed:
-            if self.retention.is_full:
+            if self.is_full:
                 self.capture.idle(POLL_SECONDS, self.control)
             else:
                 self.capture.poll(POLL_SECONDS, self.control)
@@ -124,6 +125,10 @@ class Pump:
             self._hear()
             self.retention.apply()
             self._report()
+
+    @property
+    def is_full(self) -> bool:
+        return self.retention.is_full
 
     def _flush_if_due(self) -> None:
         age = time.monotonic() - self._flushed_at
@@ -156,8 +161,9 @@ class Pump:
 
     def _report(self) -> None:
         now = time.monotonic()
-        is_full, held_by = self.retention.is_full, self.retention.held_by
-        progress = Progress(self.capture.received, self.log.end, self.log.size, self.changes, is_full, held_by)
+        self._free_at = self._free_at if self.is_full else now
+        full = (self.is_full, int(now - self._free_at), self.retention.held_by)
+        progress = Progress(self.capture.received, self.log.end, self.log.size, self.changes, *full)
         is_news = self._reported is None or progress.end != self._reported.end
         if progress != self._reported and (is_news or now - self._reported_at >= REPORT_SECONDS):
             self._reported, self._reported_at = progress, now

@@ -54,7 +54,7 @@ def _sentence(event: str, facts: dict[str, Any]) -> str:
             return f"[yellow]{escape(facts['message'])}; trying again in {facts['retry_seconds']:g} s[/]"
         case "sink-failed":
             return f"[red]sink {facts['sink']} is given up: {escape(facts['message'])}; the other sinks go on[/]"
-        case "sink-abandoned":
+        case "sink-abandoned" | "log-full":
             return f"[yellow]{escape(facts['message'])}[/]"
         case _:
             told = ", ".join(f"{key} {_words(value)}" for key, value in facts.items())

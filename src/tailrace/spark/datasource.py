@@ -262,7 +262,7 @@ def _held_at(options: dict[str, str]) -> int | None:
     if "table" in options:
         return None
     try:
-        note = msgspec.json.decode(Storage(options["path"]).read(HOLD))
+        note = Storage(options["path"]).decode(HOLD, dict)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
     return int(note["offset"]) if note["until"] > time.time() else None
