@@ -117,10 +117,25 @@ class LogReader:
         return end
 
     def header(self, name: SegmentName) -> Header:
-        return segment.read_header(self.storage, name)
+        """Of the segment that holds what `name` held, if that was merged with its neighbours meanwhile."""
+        try:
+            return segment.read_header(self.storage, name)
+        except OffsetGone:
+            return segment.read_header(self.storage, self._successor(name))
 
     def read(self, name: SegmentName) -> tuple[Header, Frames]:
-        return segment.read(self.storage, name)
+        """As `header`: there may be more in it than was asked for, at the same offsets."""
+        try:
+            return segment.read(self.storage, name)
+        except OffsetGone:
+            return segment.read(self.storage, self._successor(name))
+
+    def _successor(self, lost: SegmentName) -> SegmentName:
+        names = self.names()
+        for name in names:
+            if name.first <= lost.first and lost.last <= name.committed:
+                return name
+        raise gone(lost.first, (_begin(names), _end(names)), self.storage.path)
 
 
 def _usable(names: Sequence[SegmentName]) -> list[int]:

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import time
 
-from tailrace.config import Keep
+from tailrace.config import Log
+from tailrace.log.merging import run_to_merge
 from tailrace.log.readers import Readers
+from tailrace.log.segment import SegmentName
 from tailrace.log.writer import LogWriter, SegmentFacts
 
 LOOK_SECONDS = 1.0
 
 
 class Retention:
-    def __init__(self, log: LogWriter, readers: Readers, keep: Keep | None, max_bytes: int) -> None:
-        self._log, self._readers, self._keep, self._max_bytes = log, readers, keep, max_bytes
+    def __init__(self, log: LogWriter, readers: Readers, settings: Log) -> None:
+        self._log, self._readers, self._keep = log, readers, settings.kept
+        self._max_bytes, self._segment_bytes = settings.max_bytes, settings.segment_bytes
         self._sinks = 0
         self._places: dict[str, int] = {}
-        self._looked_at = float("-inf")
+        self._large: set[SegmentName] = set()  # what does not become smaller in number
+        self._due_at = float("-inf")
 
     def sinks_have(self, offset: int) -> None:
         self._sinks = offset
@@ -43,15 +47,29 @@ class Retention:
 
     def apply(self) -> None:
         """Delete what may go. Cheap when that is nothing: readers are looked at once a second then."""
-        may_go = self._may_go()
-        if may_go or time.monotonic() - self._looked_at >= LOOK_SECONDS:
-            self._look()
-            may_go = self._may_go()
-        if may_go:
+        is_due = time.monotonic() >= self._due_at
+        if not is_due and not self._may_go():
+            return
+        self._look()
+        if may_go := self._may_go():
             self._log.forget(may_go)
+        if is_due:
+            self._merge()
+            self._due_at = time.monotonic() + LOOK_SECONDS
+
+    @property
+    def crowd(self) -> int:
+        """How many segments the sinks have before them. Those behind are merged, and crowd nobody."""
+        return self._log.count_after(self._sinks)
+
+    def _merge(self) -> None:
+        fixed = {self._log.place, *self._large}
+        sizes = {name: facts.size for name, facts in self._log.segments.items() if name not in fixed}
+        run = run_to_merge(sizes, self._sinks, self._segment_bytes)
+        if run and not self._log.merge(run, self._segment_bytes):
+            self._large.add(run[0])
 
     def _look(self) -> None:
-        self._looked_at = time.monotonic()
         here = self._log.identity.id
         self._places = {name: place.offset for name, place in self._readers.all().items() if place.log in (here, "")}
 

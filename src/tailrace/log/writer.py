@@ -16,8 +16,9 @@ import msgspec
 from tailrace import failpoints
 from tailrace.errors import StateError
 from tailrace.log import segment
+from tailrace.log.merging import merged
 from tailrace.log.reader import IDENTITY, TABLES, LogIdentity, read_identity, read_tables
-from tailrace.log.segment import SegmentName
+from tailrace.log.segment import Header, SegmentName
 from tailrace.log.storage import Lock, Storage
 from tailrace.model.frames import Definition, Frames
 
@@ -97,6 +98,37 @@ class LogWriter:
             self.storage.delete(str(name))
             self.size -= self.segments.pop(name).size
 
+    def merge(self, names: Sequence[SegmentName], most_bytes: int) -> bool:
+        """Put neighbours into one segment, as many as have `most_bytes` in memory; False if that is not even two.
+
+        A crash in between leaves both, which say the same; `open` mends it.
+        """
+        found = self._read_first(names, most_bytes)
+        if len(found) < 2:
+            return False
+        name, data = segment.encode(merged([frames for _, frames in found]), self.identity.id, found[-1][0].position)
+        self._check_lock()
+        self.storage.publish(str(name), data)
+        failpoints.reached("log-segments-merged")
+        parts = names[: len(found)]
+        written_at = self.segments[parts[-1]].written_at
+        for part in parts:
+            self.storage.delete(str(part))
+            self.size -= self.segments.pop(part).size
+        self.size += len(data)
+        self.segments = dict(sorted([*self.segments.items(), (name, SegmentFacts(len(data), written_at))]))
+        return True
+
+    def _read_first(self, names: Sequence[SegmentName], most_bytes: int) -> list[tuple[Header, Frames]]:
+        found: list[tuple[Header, Frames]] = []
+        for name in names:
+            header, frames = segment.read(self.storage, name)
+            most_bytes -= int(frames.bounds[-1])
+            if most_bytes < 0:
+                break
+            found.append((header, frames))
+        return found
+
     def _note_tables(self, definitions: Sequence[Definition]) -> None:
         """Keep what a table looks like beyond the segments that hold its changes."""
         news = {each.schema.table: each for each in definitions if self._is_news(each)}
@@ -130,6 +162,15 @@ def _drop_unfinished(storage: Storage) -> dict[SegmentName, SegmentFacts]:
     for name in [name for name in found if name.first > end]:
         storage.delete(str(name))
         del found[name]
+    for name in _covered(sorted(found)):
+        storage.delete(str(name))
+        del found[name]
     for part in storage.sizes(".part"):
         storage.delete(part)
     return dict(sorted(found.items()))
+
+
+def _covered(names: Sequence[SegmentName]) -> list[SegmentName]:
+    """What was merged into another segment, and not deleted yet."""
+    whole = [name for name in names if name.committed == name.last]
+    return [n for n in whole if any(w != n and w.first <= n.first and n.last <= w.last for w in whole)]

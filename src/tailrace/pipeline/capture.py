@@ -107,7 +107,7 @@ class Pump:
         self.log = log
         self.settings = pipeline.log
         readers = Readers(Storage(pipeline.state).folder(READERS))
-        self.retention = Retention(log, readers, pipeline.log.kept, pipeline.log.max_bytes)
+        self.retention = Retention(log, readers, pipeline.log)
         self.acknowledges_log = pipeline.source.acknowledge is config.Acknowledge.LOG
         self.control = control
         self.changes = 0
@@ -132,7 +132,7 @@ class Pump:
 
     def _flush_if_due(self) -> None:
         age = time.monotonic() - self._flushed_at
-        crowd = max(self.log.count_after(self.retention.needed) - CROWDED, 0) / 1000
+        crowd = max(self.retention.crowd - CROWDED, 0) / 1000
         is_large = self.capture.pending_bytes >= self.settings.segment_bytes
         if not is_large and age < self.settings.flush_interval_ms / 1000 + crowd:
             return
