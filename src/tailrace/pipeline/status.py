@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from tailrace import config, registry
-from tailrace.errors import SourceError
+from tailrace.errors import OffsetGone, SourceError
 from tailrace.log.reader import LogReader
 from tailrace.log.storage import Storage
 from tailrace.model.lifecycle import TableState, TableStatus
@@ -137,6 +137,6 @@ def _oldest_commit_after(log: LogReader, offset: int) -> int | None:
             continue
         try:
             return log.header(name).first_time_us
-        except FileNotFoundError:  # every sink has it by now, and retention took it away
+        except OffsetGone:  # every sink has it by now, and retention took it away
             continue
     return None
