@@ -11,6 +11,7 @@ TailraceError
 │   ├── DecodeError        bytes we cannot read: stop, never skip
 │   └── ValueRefused       a value that no Arrow type of ours can hold: stop or quarantine
 ├── StateError             the state directory cannot be written or is in use
+│   ├── OffsetGone         the log does not hold what a reader asks for: begin at what it keeps
 │   └── LogCorrupt         a segment failed its checksum
 ├── SinkError
 │   ├── SinkUnavailable    retried
@@ -98,6 +99,15 @@ class ValueRefused(SourceError):
 
 class StateError(TailraceError):
     """The state directory cannot be used."""
+
+
+class OffsetGone(StateError):
+    """A part of the change log that a reader asks for is not there."""
+
+    hint = (
+        "begin at what is kept, with a new checkpoint; the option `reader` makes the log wait for a stream, and"
+        " `log.keep` keeps history"
+    )
 
 
 class LogCorrupt(StateError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import shutil
 import signal
 import struct
 import subprocess
@@ -22,8 +23,8 @@ import pytest
 from pyarrow import fs
 
 from tailrace import failpoints
-from tailrace.errors import LogCorrupt, StateError
-from tailrace.log import blocks, segment
+from tailrace.errors import LogCorrupt, OffsetGone, StateError
+from tailrace.log import blocks, lease, segment
 from tailrace.log.reader import LogReader, Slice
 from tailrace.log.segment import Header, SegmentName
 from tailrace.log.storage import Storage
@@ -61,6 +62,12 @@ def contents(storage: Storage, after: int = 0) -> dict[int, bytes]:
         _, frames = reader.read(name)
         found |= {offset: message(frames, offset) for offset in range(piece.first, piece.last + 1)}
     return found
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """A lock on an object store waits for others that come at the same moment; here nobody does."""
+    monkeypatch.setattr(lease, "SETTLE_SECONDS", 0.0)
 
 
 @pytest.fixture(params=["local disk", "object store"])
@@ -306,14 +313,31 @@ def test_slices_cover_a_range_and_nothing_else(disk):
     assert LogReader(disk).slices(9, 9) == []
 
 
-@pytest.mark.parametrize(("after", "last", "gone"), [(0, 6, 1), (2, 9, 3), (5, 12, 10), (9, 12, 10)])
-def test_a_range_that_is_gone_is_an_error_that_names_the_offset(disk, after, last, gone):
+@pytest.mark.parametrize(
+    ("after", "last", "said"),
+    [
+        (0, 6, "no longer holds offset 1: it keeps 4 to 9$"),
+        (2, 9, "no longer holds offset 3: it keeps 4 to 9$"),
+        (5, 12, "does not hold offset 10 yet: it ends at 9$"),
+        (9, 12, "does not hold offset 10 yet: it ends at 9$"),
+        (20, 9, "does not hold offset 21 yet: it ends at 9$"),
+    ],
+)
+def test_a_range_that_is_not_there_is_an_error_that_names_the_offset_and_what_is_kept(disk, after, last, said):
     feed = create(disk)
     for number in range(3):
         feed.append(*transaction(*rows(number)))
     feed.writer.forget(3)
-    with pytest.raises(StateError, match=f"no longer holds offset {gone}"):
+    with pytest.raises(OffsetGone, match=said):
         LogReader(disk).slices(after, last)
+
+
+def test_a_range_without_bounds_is_all_that_is_kept(disk):
+    feed = create(disk)
+    for number in range(3):
+        feed.append(*transaction(*rows(number)))
+    feed.writer.forget(3)
+    assert [(piece.first, piece.last) for piece in LogReader(disk).slices(None, None)] == [(4, 6), (7, 9)]
 
 
 def test_a_segment_that_was_forgotten_meanwhile_is_a_clear_error(disk):
@@ -595,12 +619,36 @@ class Interrupted:
 # --- who may use the folder ------------------------------------------------------------------------------------------
 
 
-def test_a_second_writer_is_refused(disk):
-    feed = create(disk)
-    with pytest.raises(StateError, match=f"another tailrace process is using the state directory {disk.path}"):
-        LogWriter.open(disk)
+def test_a_second_writer_is_refused(storage):
+    feed = create(storage)
+    with pytest.raises(StateError, match=f"another tailrace process is using the state directory {storage.path}"):
+        LogWriter.open(storage)
     feed.writer.close()
-    assert LogWriter.open(disk) is not None
+    assert LogWriter.open(storage) is not None
+
+
+def test_a_writer_whose_folder_was_removed_and_made_anew_writes_nothing(disk):
+    feed = create(disk)
+    feed.append(*transaction(*rows(1)))
+    shutil.rmtree(disk.path)
+    with pytest.raises(StateError, match=f"the state directory {disk.path} was removed"):
+        feed.append(*transaction(*rows(2)))
+    create(disk)
+    with pytest.raises(StateError, match=f"another tailrace process took over the state directory {disk.path}"):
+        feed.append(*transaction(*rows(2)))
+    assert LogReader(disk).names() == []
+
+
+def test_whether_a_folder_is_in_use_can_be_seen_without_disturbing_anybody(storage):
+    storage.create()
+    assert storage.is_locked("run.lock") is False
+    assert storage.sizes("run.lock") == {}
+    lock = storage.lock("run.lock")
+    assert lock is not None
+    assert storage.is_locked("run.lock") is True
+    lock.check()
+    lock.close()
+    assert storage.is_locked("run.lock") is False
 
 
 def test_a_writer_that_was_killed_locks_nobody_out(disk):
@@ -673,6 +721,8 @@ def test_storage_travels_to_tasks_by_its_address(tmp_path):
 def test_a_folder_inside_a_storage_has_the_same_file_system():
     assert Storage("mock:///state/").folder("log").path == "state/log"
     assert Storage("/state").folder("log").path == "/state/log"
+    assert Storage("/what?/state").folder("log").path == "/what?/state/log"
+    assert Storage("s3://bucket/state?region=us-east-1").folder("log").path == "bucket/state/log"
 
 
 def test_part_of_a_file_can_be_read(storage):

@@ -50,6 +50,7 @@ state: ./state
 #   max_bytes: 10 GiB        # when full, capture waits instead of filling the disk
 #   segment_bytes: 32 MiB
 #   flush_interval_ms: 100
+#   # keep: 24 h           # history that stays though every sink has it; or a size such as 10 GiB
 
 # spark:
 #   master: local[*]

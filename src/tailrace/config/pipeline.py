@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from tailrace.config import keeping
 from tailrace.config.tables import TablePatterns
 from tailrace.config.urls import redact, redact_setting
 
@@ -134,6 +135,21 @@ class Log(Section, frozen=True):
     max_bytes: Annotated[Bytes, Meta(description="when full, capture waits instead of filling the disk")] = 10240 * MIB
     segment_bytes: Annotated[Bytes, Meta(description="a segment is closed at this size")] = 32 * MIB
     flush_interval_ms: Annotated[int, Meta(ge=1, description="a segment is closed at this age")] = 100
+    keep: (
+        Annotated[
+            str,
+            Meta(
+                pattern=keeping.PATTERN,
+                description="history that stays though every sink has it: a time such as `24 h` or `7 d`,"
+                " or a size such as `10 GiB`; it goes first when the log is full",
+            ),
+        ]
+        | None
+    ) = None
+
+    @cached_property
+    def kept(self) -> keeping.Keep | None:
+        return None if self.keep is None else keeping.Keep.parse(self.keep)
 
 
 class Spark(Section, frozen=True):

@@ -31,7 +31,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tailrace.errors import LogCorrupt, StateError
+from tailrace.errors import LogCorrupt, OffsetGone
 from tailrace.log import blocks
 from tailrace.log.blocks import Damaged, Part, Readable, whole
 from tailrace.log.storage import Storage
@@ -170,7 +170,7 @@ def _opened(storage: Storage, name: SegmentName) -> Iterator[Readable]:
         with storage.open(str(name)) as file:
             yield file
     except FileNotFoundError as error:
-        raise StateError(f"the change log in {storage.path} no longer holds the segment {name}") from error
+        raise OffsetGone(f"the change log in {storage.path} no longer holds the segment {name}") from error
     except Damaged as error:
         raise LogCorrupt(f"segment {name} of the change log is damaged: {error}") from None
 

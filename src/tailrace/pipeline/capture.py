@@ -16,10 +16,13 @@ import msgspec
 
 from tailrace import config, failpoints, registry
 from tailrace.errors import SourceUnavailable, StateError, TailraceError
+from tailrace.log import lease
+from tailrace.log.readers import Readers
+from tailrace.log.retention import Retention
 from tailrace.log.storage import Storage
 from tailrace.log.writer import LogWriter
 from tailrace.model.watermark import SourceIdentity
-from tailrace.spark.layout import LOG
+from tailrace.spark.layout import LOG, READERS
 
 LOCK_SECONDS = 15.0
 POLL_SECONDS = 0.05
@@ -50,6 +53,8 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
     log_bytes: int
     changes: int
     is_full: bool
+    full_seconds: int = 0  # how long it has been full without a break
+    held_by: str | None = None  # the reader that the log waits for, if it is not a sink
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -110,11 +115,12 @@ class Pump:
         log.source = self.capture.identity
         self.log = log
         self.settings = pipeline.log
+        readers = Readers(Storage(pipeline.state).folder(READERS))
+        self.retention = Retention(log, readers, pipeline.log)
         self.acknowledges_log = pipeline.source.acknowledge is config.Acknowledge.LOG
         self.control = control
         self.changes = 0
-        self._heard_offset = 0
-        self._flushed_at = time.monotonic()
+        self._flushed_at = self._free_at = time.monotonic()
         self._reported_at = 0.0
         self._reported: Progress | None = None
 
@@ -126,18 +132,18 @@ class Pump:
                 self.capture.poll(POLL_SECONDS, self.control)
                 self._flush_if_due()
             self._hear()
+            self.retention.apply()
             self._report()
             for remark in self.capture.remarks():
                 say(Remark(remark))
 
     @property
     def is_full(self) -> bool:
-        """True while waiting helps: a transaction larger than the log may be must come in whole before it can go."""
-        return self.log.size >= self.settings.max_bytes and self.log.end > self._heard_offset
+        return self.retention.is_full
 
     def _flush_if_due(self) -> None:
         age = time.monotonic() - self._flushed_at
-        crowd = max(self.log.count - CROWDED, 0) / 1000
+        crowd = max(self.retention.crowd - CROWDED, 0) / 1000
         is_large = self.capture.pending_bytes >= self.settings.segment_bytes
         if not is_large and age < self.settings.flush_interval_ms / 1000 + crowd:
             return
@@ -161,8 +167,7 @@ class Pump:
         heard = self.control.acknowledgement()
         if heard is None:
             return
-        self._heard_offset = heard.offset
-        self.log.forget(heard.offset)
+        self.retention.sinks_have(heard.offset)
         if not self.acknowledges_log:
             self._acknowledge(heard.position)
 
@@ -173,7 +178,9 @@ class Pump:
 
     def _report(self) -> None:
         now = time.monotonic()
-        progress = Progress(self.capture.received, self.log.end, self.log.size, self.changes, self.is_full)
+        self._free_at = self._free_at if self.is_full else now
+        full = (self.is_full, int(now - self._free_at), self.retention.held_by)
+        progress = Progress(self.capture.received, self.log.end, self.log.size, self.changes, *full)
         is_news = self._reported is None or progress.end != self._reported.end
         if progress != self._reported and (is_news or now - self._reported_at >= REPORT_SECONDS):
             self._reported, self._reported_at = progress, now
@@ -187,7 +194,7 @@ def say(event: Event) -> None:
 def open_log(order: Order) -> LogWriter:
     """The pipeline's log, waiting a little for a predecessor that is about to die."""
     storage = Storage(order.pipeline.state).folder(LOG)
-    deadline = time.monotonic() + LOCK_SECONDS
+    deadline = time.monotonic() + LOCK_SECONDS + (0 if storage.is_local else lease.DEAD_SECONDS)
     while True:
         try:
             return LogWriter.open(storage) or LogWriter.create(storage, order.source, order.start_position)

@@ -8,24 +8,18 @@ from __future__ import annotations
 
 import time
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tailrace import config, registry
-from tailrace.errors import SourceError
+from tailrace.errors import OffsetGone, SourceError
 from tailrace.log.reader import LogReader
 from tailrace.log.storage import Storage
 from tailrace.model.lifecycle import ASIDE, COPYING, TableState, TableStatus
 from tailrace.model.watermark import Watermark
 from tailrace.sinks.base import ChunkMark, Sink, SinkState
 from tailrace.spark.layout import LOG
-
-try:
-    import fcntl
-except ImportError:  # pragma: no cover - Windows has no advisory locks of this kind
-    fcntl = None  # type: ignore[assignment]
 
 RUN_LOCK = "run.lock"
 COUNT_SECONDS = 0.5  # a table
@@ -34,7 +28,7 @@ COUNT_SECONDS = 0.5  # a table
 class RunState(StrEnum):
     RUNNING = "running"
     STOPPED = "stopped"
-    UNKNOWN = "unknown"  # an object store has no locks to look at
+    UNKNOWN = "unknown"  # we may not look at its lock
 
 
 class TableLine(msgspec.Struct, frozen=True):
@@ -98,20 +92,9 @@ class _Surroundings:
 
 
 def run_state(state: str) -> RunState:
-    """Whether a run holds the lock. Asks for a shared one for an instant, and never makes the file."""
-    storage = Storage(state)
-    if not storage.is_local or fcntl is None:
-        return RunState.UNKNOWN
-    try:
-        with open(Path(storage.path) / RUN_LOCK) as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return RunState.STOPPED
-    except BlockingIOError:
-        return RunState.RUNNING
-    except OSError:
-        return RunState.UNKNOWN
-    return RunState.STOPPED
+    """Whether a run holds the lock."""
+    is_locked = Storage(state).is_locked(RUN_LOCK)
+    return {True: RunState.RUNNING, False: RunState.STOPPED, None: RunState.UNKNOWN}[is_locked]
 
 
 def _sink_lines(pipeline: config.Pipeline, name: str, around: _Surroundings) -> list[TableLine]:
@@ -157,6 +140,6 @@ def _oldest_commit_after(log: LogReader, offset: int) -> int | None:
             continue
         try:
             return log.header(name).first_time_us
-        except FileNotFoundError:  # every sink has it by now, and retention took it away
+        except OffsetGone:  # every sink has it by now, and retention took it away
             continue
     return None

@@ -11,3 +11,6 @@ HOLD = "hold.json"
 
 REQUESTS = "requests"
 """What is asked of the run from outside: see `pipeline.requests`."""
+
+READERS = "readers"
+"""The places of named readers of the change log: see `log.readers`."""
