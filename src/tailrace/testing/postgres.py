@@ -234,6 +234,13 @@ class PostgresServer:
         return False
 
 
+def execute(url: str, *statements: str) -> None:
+    """Run statements one after the other, each in a transaction of its own."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
+
+
 def _as_setting(value: object) -> str:
     text = ("on" if value else "off") if isinstance(value, bool) else str(value)
     return text.replace("'", "''")
