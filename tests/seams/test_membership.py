@@ -70,7 +70,7 @@ def test_tables_that_come_go_and_return_have_all_of_their_rows_and_excluded_ones
     postgres_url: str, tmp_path: Path
 ) -> None:
     replica, secret = tmp_path / "replica.db", SinkDatabase("sqlite", f"sqlite:///{tmp_path}/replica.db")
-    for table in ("items", "returning", "restored", "secret"):
+    for table in ("items", "returned", "restored", "secret"):
         execute(
             postgres_url,
             f"CREATE TABLE {table} (id int PRIMARY KEY, t text)",
@@ -78,7 +78,7 @@ def test_tables_that_come_go_and_return_have_all_of_their_rows_and_excluded_ones
         )
     file = pipeline_in(tmp_path, postgres_url, "public.*")
     with RunningPipeline(file) as pipeline, psycopg.connect(postgres_url) as slow:
-        pipeline.wait_until_live("public.items", "public.returning", "public.restored", "public.secret")
+        pipeline.wait_until_live("public.items", "public.returned", "public.restored", "public.secret")
 
         # a transaction that is open when its table comes
         execute(postgres_url, "CREATE TABLE late (id int PRIMARY KEY, t text)")
@@ -92,7 +92,7 @@ def test_tables_that_come_go_and_return_have_all_of_their_rows_and_excluded_ones
         slow.commit()
         wait_until_same(pipeline, postgres_url, replica, "public.late", seconds=60)
 
-        leave_and_return(postgres_url, "returning")
+        leave_and_return(postgres_url, "returned")
         wait_until_same(pipeline, postgres_url, replica, seconds=60)
         assert pipeline.stop() == 0, pipeline.output
 
@@ -100,7 +100,7 @@ def test_tables_that_come_go_and_return_have_all_of_their_rows_and_excluded_ones
     pipeline_in(tmp_path, postgres_url, "public.*", "!public.secret")
     execute(postgres_url, "INSERT INTO secret VALUES (11, 'not to be told')", "UPDATE secret SET t = 'nor this'")
     run_until_current(file)
-    others = [f"public.{table}" for table in ("items", "returning", "restored", "late")]
+    others = [f"public.{table}" for table in ("items", "returned", "restored", "late")]
     content.assert_same(content.sqlite_differences(postgres_url, replica, others))
     assert secret.query("SELECT count(*), min(t), max(t) FROM secret") == [(10, "first", "first")]
     state, reason = states(file)["replica", "public.secret"]
