@@ -1,4 +1,4 @@
-"""A table that is copied again stays whole under its readers, and a change that can be taken in place copies nothing."""
+"""A table that is copied again stays whole under its readers; a change that can be taken in place copies nothing."""
 
 from __future__ import annotations
 
