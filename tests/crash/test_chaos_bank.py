@@ -22,7 +22,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import psutil
-import psycopg
 import pytest
 
 from tailrace.sources.postgres.positions import reached
