@@ -13,7 +13,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import psycopg
 import pytest
 
 from tailrace import config, registry
@@ -22,9 +21,17 @@ from tailrace.sources.postgres.positions import parse_lsn, reached
 from tailrace.testing import PostgresServer
 from tailrace.testing.mysql import MySqlServer
 from tailrace.testing.pipelines import RunningPipeline, captured, position_of, write_pipeline
-from tailrace.testing.postgres import execute
+from tailrace.testing.postgres import execute, free_slot
 from tailrace.testing.sink_changes import LOOSE, chunk, status, table_of
-from tailrace.testing.sinks import Server, SinkDatabase, SinkView, assert_same_rows, sink_databases, wait_until_current
+from tailrace.testing.sinks import (
+    Server,
+    SinkDatabase,
+    SinkView,
+    assert_same_rows,
+    freeze_between_commits,
+    sink_databases,
+    wait_until_current,
+)
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
 
@@ -74,32 +81,6 @@ class Watermarks:
         self._thread.join(60)
 
 
-def freeze_between_commits(
-    pipeline: RunningPipeline, file: Path, url: str, sinks: dict[str, SinkDatabase], tries: int = 20
-) -> None:
-    """Freeze all but the capture process, at a moment when no sink is in a transaction: that would be a lock."""
-    for _ in range(tries):
-        wait_until_current(pipeline, file, url, sinks)
-        pipeline.freeze(but_capture=True)
-        if not any(map(is_writing, sinks.values())):
-            return
-        pipeline.thaw()
-    raise AssertionError("the pipeline writes to its sinks all the time")
-
-
-def is_writing(sink: SinkDatabase) -> bool:
-    if sink.is_server:
-        return sink.has_open_write()
-    return sink.path.with_name(f"{sink.path.name}-journal").exists()
-
-
-def free_slot(url: str) -> None:
-    """What `wal_sender_timeout` does to a reader that answers no more."""
-    end = "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots WHERE slot_name = %s"
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(end, [SLOT])
-
-
 def assert_equal(url: str, sinks: dict[str, SinkDatabase]) -> None:
     for sink in sinks.values():
         assert_same_rows(url, sink, "items", ITEMS, "id")
@@ -122,7 +103,8 @@ def test_a_run_that_wakes_after_another_took_over_ends_and_writes_nothing(
     second = write_pipeline(_made(tmp_path / "other"), postgres_url, urls, state=str(tmp_path / "second"))
     with RunningPipeline(first) as zombie:
         zombie.wait_until_live("public.items", "public.events")
-        freeze_between_commits(zombie, first, postgres_url, sinks)
+        wait_until_current(zombie, first, postgres_url, sinks)
+        freeze_between_commits(zombie, sinks.values())
         execute(
             postgres_url,
             "UPDATE items SET n = 1, t = 'old'",
@@ -132,7 +114,7 @@ def test_a_run_that_wakes_after_another_took_over_ends_and_writes_nothing(
         end = position_of(postgres_url)
         zombie.wait_for(lambda: reached(captured(first), end), "the zombie's log to have the old changes")
         zombie.freeze()
-        free_slot(postgres_url)
+        free_slot(postgres_url, SLOT)
         with RunningPipeline(second) as successor, Watermarks(second, sinks) as watermarks:
             execute(
                 postgres_url,

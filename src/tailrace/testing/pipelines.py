@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -27,6 +28,7 @@ from tailrace.sinks.base import SinkState
 from tailrace.sinks.sql.sqlite import SqliteSink
 from tailrace.sources.postgres.positions import reached
 from tailrace.spark.layout import LOG
+from tailrace.testing import content
 from tailrace.testing.processes import wait_until
 
 WAIT_SECONDS = 180.0
@@ -248,6 +250,25 @@ class Replica:
         """Whether all tables are live, and have what the source committed before `position` of its log."""
         mark = self.state().watermark
         return mark is not None and bool(mark.position) and self.is_live() and reached(mark.position, position)
+
+
+def wait_until_same(
+    pipeline: RunningPipeline, url: str, path: Path, *tables: str, seconds: float = WAIT_SECONDS
+) -> None:
+    """Wait until a SQLite replica has the rows of its source, in all tables or in those given; fails with the rest."""
+    found: list[content.Difference] = []
+
+    def is_same() -> bool:
+        try:
+            found[:] = content.sqlite_differences(url, path, tables or None)
+        except sqlite3.OperationalError:  # it is just being made, or written
+            return False
+        return not found
+
+    try:
+        pipeline.wait_for(is_same, "the replica to be the same", seconds)
+    except AssertionError as error:
+        raise AssertionError("\n".join([*(each.values for each in found), str(error)])) from error
 
 
 def states(file: Path) -> dict[tuple[str, str], tuple[str, str]]:

@@ -282,6 +282,13 @@ def execute(url: str, *statements: str) -> None:
             connection.execute(statement.encode())
 
 
+def free_slot(url: str, slot: str) -> None:
+    """Cut off whoever reads from a slot: what `wal_sender_timeout` does to a reader that answers no more."""
+    end = "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots WHERE slot_name = %s"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(end, [slot])
+
+
 def _as_setting(value: object) -> str:
     text = ("on" if value else "off") if isinstance(value, bool) else str(value)
     return text.replace("'", "''")
