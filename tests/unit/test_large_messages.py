@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -16,7 +17,8 @@ from tailrace.sources.postgres import capture as capturing
 from tailrace.sources.postgres import pgoutput
 from tailrace.sources.postgres.capture import PostgresCapture
 from tailrace.sources.postgres.cells import Cells
-from tailrace.sources.postgres.pgoutput import Relation, decode
+from tailrace.sources.postgres.describing import Descriptions
+from tailrace.sources.postgres.pgoutput import decode
 from tailrace.sources.postgres.types import column_type
 from tailrace.testing.messages import begin, commit, frames_of, insert, relation, transaction
 
@@ -45,17 +47,20 @@ class Bursts:
     def send_status(self, *positions: int, wants_reply: bool) -> None: ...
 
 
+class WithoutCatalog(Descriptions):
+    def resolve(self, message: bytes, offset: int, xid: int) -> TableSchema:
+        return msgspec.structs.replace(TEXTS, relation=5)
+
+
 class CaptureOfBursts(PostgresCapture):
-    """A relation's schema comes from the message alone, without a catalog."""
+    """Capture of the messages that it is given."""
 
     def __init__(self, *bursts: Sequence[bytes]) -> None:
         self._stream, self._messages, self._large, self._bytes = Bursts(*bursts), [], [], 0
-        self._next, self._open, self._definitions = 1, None, {}
+        self._next, self._committed, self._open, self._absent = 1, 0, None, []
+        self._is_binary, self._tables = False, WithoutCatalog("", {})
         self._position = self._confirmed = 0
         self._has_asked, self._status_at = True, 0.0
-
-    def _resolve(self, described: Relation) -> TableSchema:
-        return TEXTS
 
 
 def test_a_large_message_has_a_segment_of_its_own_and_is_not_copied(monkeypatch):

@@ -28,7 +28,7 @@ from tailrace.testing.messages import begin as begin_of
 
 @pytest.fixture
 def feed(tmp_path) -> Feed:
-    return Feed(LogWriter.create(Storage(str(tmp_path / "log")), "a source", "0/0"), {})
+    return Feed(LogWriter.create(Storage(str(tmp_path / "log")), None, "0/0"), {})
 
 
 @pytest.fixture
@@ -198,7 +198,7 @@ WIDER = msgspec.structs.replace(ITEMS, columns=(*ITEMS.columns, Column("v", Colu
 
 def write_history(storage: Storage, count: int) -> Feed:
     """Small segments; a new definition, a transaction of several segments and a void tail are among them."""
-    feed = Feed(LogWriter.create(storage, "a source", "0/0"), {1: ITEMS})
+    feed = Feed(LogWriter.create(storage, None, "0/0"), {1: ITEMS})
     for number in range(count // 2):
         feed.append(*transaction(insert(1, str(number)), at=0x1000 + 16 * number))
     feed.redefine(1, WIDER)
