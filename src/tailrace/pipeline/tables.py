@@ -37,6 +37,7 @@ class TableKeeper:
         self._lanes = lanes(self.copies)
         self._stopping = threading.Event()
         self._discovered_at = self._asked_at = 0.0
+        self._refused: dict[str, str] = {}  # tables that can not be published, and why
         self._retries: dict[str, tuple[float, float]] = {}  # of tables that failed: when, and after which wait
         self._error: TailraceError | None = None
         self.is_settled = False  # the source's tables have been looked at once
@@ -108,6 +109,7 @@ class TableKeeper:
             return
         self.sink.unknown.clear()
         self.sink.sink.check_claim()
+        self._publish()
         facts = self.source.facts()
         self.copies.learn(facts)
         for each in facts:
@@ -115,6 +117,21 @@ class TableKeeper:
         self._miss({each.schema.table for each in facts})
         self._discovered_at = time.monotonic()
         self.is_settled = True
+
+    def _publish(self) -> None:
+        """Have the tables published that were made since we last looked, and those that can be published better now."""
+        published = self.source.publish(self._is_known)
+        if published.changed:
+            self.sink.say("published", sink=self.sink.name, tables=list(published.changed))
+        for table, reason in published.refused.items():
+            if self._refused.get(table) != reason:
+                self._refused[table] = reason
+                self.sink.say("not-published", sink=self.sink.name, table=table, reason=reason)
+
+    def _is_known(self, table: str) -> bool:
+        """Whether a table that is not published was taken out by somebody, and not made just now."""
+        known = self.sink.tables.get(table)
+        return known is not None and bool(known.membership)
 
     def _meet(self, facts: TableFacts) -> None:
         """A table that is published now. The sink's lock is held, so that the stream does not change it meanwhile."""
@@ -180,9 +197,10 @@ class TableKeeper:
         for status in [s for s in list(self.sink.tables.values()) if s.table not in present]:
             if status.state is TableState.PAUSED or self.copies.is_copying(status.table):
                 continue
-            reason = self.source.absence(status.schema)
+            absence = self.source.absence(status.schema)
             with self.sink.lock:
-                self.sink.became(self.sink.tables[status.table].aside(TableState.PAUSED, reason))
+                now = self.sink.tables[status.table].aside(TableState.PAUSED, absence.reason)
+                self.sink.became(msgspec.structs.replace(now, membership="") if absence.is_gone else now)
 
     # --- tables that failed, and what is asked of us
 

@@ -73,6 +73,13 @@ class StorageChange(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
+class Absence(msgspec.Struct, frozen=True):
+    """Why a table that was captured is not any more; one that `is_gone` may come back as another under its name."""
+
+    reason: str
+    is_gone: bool = False
+
+
 class TableFacts(msgspec.Struct, frozen=True):
     """A published table as the source's catalog has it now; `membership` and `stored` as in TableStatus."""
 
@@ -164,7 +171,7 @@ class Source(Protocol):
     def read_chunk(self, table: TableSchema, chunk: Chunk, snapshot: str, form: str = "") -> Iterator[Rows]:
         """In a task: the chunk's rows as the snapshot sees them, encoded in `form` if the source has them so."""
 
-    def absence(self, table: TableSchema) -> str:
+    def absence(self, table: TableSchema) -> Absence:
         """Why a table that was captured is not among `tables` now."""
 
     def adds_only_nulls(self, table: TableSchema, added: list[str], stored: StoredAs | None) -> bool: ...

@@ -10,6 +10,7 @@ import psycopg
 
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.model.types import ColumnType
+from tailrace.sources.base import Absence
 from tailrace.sources.postgres.types import TYPES_SQL, TypeInfo, column_type, is_built_in, load_types
 
 IDENTITIES = {"d": Identity.DEFAULT, "i": Identity.INDEX, "f": Identity.FULL, "n": Identity.NOTHING}
@@ -199,16 +200,16 @@ def adds_only_nulls(connection: psycopg.Connection[Any], table: TableSchema, add
     return bool(row and row[0])
 
 
-def absence(connection: psycopg.Connection[Any], table: TableSchema) -> str:
+def absence(connection: psycopg.Connection[Any], table: TableSchema) -> Absence:
     """Why a table is not published any more."""
     query = """SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
         WHERE c.oid = %s"""
     found = connection.execute(query, [table.relation]).fetchone()
     if found is None:
-        return "it was dropped at the source"
+        return Absence("it was dropped at the source", is_gone=True)
     if found != (table.schema, table.name):
-        return f"it is {found[0]}.{found[1]} at the source now"
-    return "it is no longer published: somebody took it out of the publication"
+        return Absence(f"it is {found[0]}.{found[1]} at the source now", is_gone=True)
+    return Absence("it is no longer published: somebody took it out of the publication")
 
 
 def published_types(connection: psycopg.Connection[Any], publications: Sequence[str]) -> list[ColumnType]:

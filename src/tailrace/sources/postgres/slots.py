@@ -10,6 +10,8 @@ import psycopg
 from tailrace.errors import PositionLost, SourceRefused
 
 PLUGIN = "pgoutput"
+FAILOVER_VERSION = 170_000
+"""From here on a slot can follow the primary to a standby, if the standby is set up to synchronise slots."""
 
 _SLOT = """
 SELECT plugin, slot_type, database, active_pid, confirmed_flush_lsn::text, restart_lsn::text, wal_status,
@@ -61,7 +63,8 @@ def create_slot(connection: psycopg.Connection[Any], name: str) -> Slot:
     """Raises SourceRefused with the exact SQL when the role may not."""
     statement = f"SELECT pg_create_logical_replication_slot('{name}', '{PLUGIN}')"
     try:
-        connection.execute("SELECT pg_create_logical_replication_slot(%s, %s)", [name, PLUGIN])
+        follows = ", failover => true" if connection.info.server_version >= FAILOVER_VERSION else ""
+        connection.execute(f"SELECT pg_create_logical_replication_slot(%s, %s{follows})".encode(), [name, PLUGIN])
     except psycopg.Error as error:
         raise SourceRefused(
             f"cannot create the replication slot {name}: {error.diag.message_primary}",

@@ -19,7 +19,7 @@ from tailrace.model.lifecycle import StoredAs
 from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import SourceIdentity
-from tailrace.sources.base import Chunk, ExportedSnapshot, Finding, StorageChange, TableFacts, Visibility
+from tailrace.sources.base import Absence, Chunk, ExportedSnapshot, Finding, StorageChange, TableFacts, Visibility
 from tailrace.sources.postgres import (
     catalog,
     identity,
@@ -196,10 +196,10 @@ class PostgresSource:
             is_rewritten = stored is not None and storage.change_of(table.relation, stored, now).is_rewritten
             return not is_rewritten and catalog.adds_only_nulls(connection, table, added)
 
-    def absence(self, table: TableSchema) -> str:
+    def absence(self, table: TableSchema) -> Absence:
         """Why a table that was captured is not among those to capture now."""
         if not self.patterns.matches(table.schema, table.name):
-            return "it is excluded by source.tables"
+            return Absence("it is excluded by source.tables")
         with connect(self.url) as connection, source_errors(self.url, "reading the catalog"):
             return catalog.absence(connection, table)
 
