@@ -13,6 +13,7 @@ from tailrace.model.changes import Changes
 from tailrace.model.characters import spans
 from tailrace.model.frames import Definition
 from tailrace.model.schema import Column, TableSchema
+from tailrace.model.watermark import SourceIdentity
 from tailrace.sources.postgres import capture as capturing
 from tailrace.sources.postgres import pgoutput
 from tailrace.sources.postgres.capture import PostgresCapture
@@ -59,6 +60,7 @@ class CaptureOfBursts(PostgresCapture):
         self._stream, self._messages, self._large, self._bytes = Bursts(*bursts), [], [], 0
         self._next, self._committed, self._open, self._absent = 1, 0, None, []
         self._is_binary, self._tables = False, WithoutCatalog("", {})
+        self.identity = SourceIdentity("", "1", "", "")
         self._position = self._confirmed = 0
         self._has_asked, self._status_at = True, 0.0
 

@@ -8,6 +8,7 @@ from tailrace.errors import DecodeError
 from tailrace.model.changes import Changes
 from tailrace.model.frames import Frames
 from tailrace.model.schema import Column, TableSchema
+from tailrace.model.watermark import SourceIdentity
 from tailrace.sources.postgres.capture import PostgresCapture
 from tailrace.sources.postgres.describing import Descriptions
 from tailrace.sources.postgres.pgoutput import decode, parse_relation
@@ -52,7 +53,8 @@ class CaptureWithoutServer(PostgresCapture):
         self._open_stream = self._stream.open
         self._is_binary, self._tables = binary, WithoutCatalog("", {})
         self._next, self._committed, self._open, self._position, self._remarks = 1, 0, None, 0, []
-        self._large, self._absent, self.identity = [], [], None
+        self._large, self._absent = [], []
+        self.identity = SourceIdentity("", "1", "", "")
 
     def take_of(self, *messages: bytes) -> Frames | None:
         self._messages, self._bytes = list(messages), 0

@@ -9,13 +9,15 @@ class SourceIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which database a change came from, in the source's own words; only the source compares two of them.
 
     `system` is the server's own number, `branch` the line of its history (PostgreSQL: the timeline), `database` and
-    `slot` are what was read on it.
+    `slot` are what was read on it. `newest` is the last transaction that was: a server that was restored, and has gone
+    on from there, may have come as far again without it.
     """
 
     system: str
     branch: str
     database: str
     slot: str
+    newest: str = ""
 
 
 class Watermark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -157,6 +157,7 @@ class Pump:
         if taken is None:
             return False
         frames, position = taken
+        self.log.source = self.capture.identity
         self.log.append(frames, position)
         self.changes += sum(frames.tables.values())
         if self.acknowledges_log:

@@ -143,9 +143,8 @@ class Runner:
         marks = [log] if log is not None else []
         for name in self.sinks.keys() - self._absent.keys():
             marks += self._marks(name)
-        for mark in marks:
-            if mark.source is not None:
-                self.source.check_same(mark.source, mark.position)
+        for known, position in {(mark.source, mark.position) for mark in marks if mark.source is not None}:
+            self.source.check_same(known, position)
         identity: SourceIdentity = self.source.identify()
         return identity
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from tailrace.errors import DecodeError, PositionLost, SourceRefused, SourceUnavailable
@@ -25,6 +26,7 @@ from tailrace.model.watermark import SourceIdentity
 from tailrace.sources.postgres import pgoutput
 from tailrace.sources.postgres.connection import connect, source_errors
 from tailrace.sources.postgres.describing import Descriptions
+from tailrace.sources.postgres.identity import newest
 from tailrace.sources.postgres.lanes import Bytes, Integers, big_endian
 from tailrace.sources.postgres.pgoutput import LARGE, OpenTransaction
 from tailrace.sources.postgres.positions import format_lsn, parse_lsn
@@ -155,7 +157,17 @@ class PostgresCapture:
         self._committed = int(frames.transactions.column("end").to_numpy().max(initial=self._committed))
         ends = frames.transactions.column("end_position").to_numpy()
         self._position = int(ends.max(initial=self._position))
+        self._remember_newest(frames)
         return frames, format_lsn(self._position)
+
+    def _remember_newest(self, frames: Frames) -> None:
+        """Of the transactions that end here; a mark of an idle stream is none."""
+        xids, ends = (frames.transactions.column(name).to_numpy() for name in ("xid", "end"))
+        ended = np.flatnonzero((ends > 0) & (xids > 0))
+        if len(ended):
+            row = int(ended[-1])
+            time_us = frames.transactions.column("time_us")[row].as_py()
+            self.identity = msgspec.structs.replace(self.identity, newest=newest(int(xids[row]), time_us))
 
     def _go_on_as_text(self) -> None:
         """Begin again behind the last whole transaction. What is in the log of an unfinished one will be replaced."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from psycopg import pq
 
 from tailrace.errors import SourceChanged, SourceRefused
@@ -17,6 +18,12 @@ from tailrace.sources.postgres.connection import connect
 from tailrace.sources.postgres.positions import parse_lsn
 
 _DATABASE = "SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()"
+
+_COMMITTED = """
+SELECT pg_xact_status('{xid}'::xid8),
+    CASE WHEN current_setting('track_commit_timestamp') = 'on'
+        THEN (extract(epoch FROM pg_xact_commit_timestamp('{short}'::xid)) * 1000000)::bigint END
+"""
 
 History = Callable[[str], list[tuple[str, str]]]
 """Of a timeline: the ones that it came from, each with the position where it was left."""
@@ -44,9 +51,32 @@ def check_same_on(connection: Any, known: SourceIdentity, position: str) -> Sour
     now = identity_of(connection, known.slot)
     [(_, _, end, _)] = _rows(connection, "IDENTIFY_SYSTEM")
     reason = difference(known, now, position, end, lambda timeline: _history(connection, timeline))
+    reason = reason or _stranger(connection, known.newest)
     if reason is not None:
         raise SourceChanged(f"the source is not the database that was read before: {reason}")
-    return now
+    return msgspec.structs.replace(now, newest=known.newest)
+
+
+def newest(xid: int, time_us: int) -> str:
+    """The last transaction that was read, as an identity has it."""
+    return f"{xid} {time_us}"
+
+
+def _stranger(connection: Any, last: str) -> str | None:
+    """Why the server can not be the one that committed the transaction `last`; None if it can.
+
+    Without `track_commit_timestamp` another transaction may have got the same number: then it can not be told.
+    """
+    if not last:
+        return None
+    xid, time_us = map(int, last.split())
+    [(next_,)] = _rows(connection, "SELECT pg_snapshot_xmax(pg_current_snapshot())")
+    age = (int(next_) - xid) % (1 << 32)
+    is_future = age == 0 or age >= 1 << 31
+    status, at = ("", "") if is_future else _rows(connection, _COMMITTED.format(xid=int(next_) - age, short=xid))[0]
+    if is_future or status == "aborted" or (at and abs(int(at) - time_us) > 1):
+        return f"transaction {xid}, which was read already, was not committed there: it was restored from a backup"
+    return None
 
 
 def difference(known: SourceIdentity, now: SourceIdentity, position: str, end: str, history: History) -> str | None:
