@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.errors import SourceRefused
 from tailrace.model.changes import Changes, Flags, Integers, Op, concat
 from tailrace.model.schema import Identity, TableSchema
 
@@ -180,10 +181,14 @@ def _by_missing(
 def _net_of_rows(changes: Changes, truncate: bool) -> NetChanges:
     """A multiset: +1 for each row that comes, -1 for each that goes."""
     schema = changes.schema
-    comes = (changes.op == Op.INSERT) | (changes.op == Op.UPDATE)
     if schema.identity is not Identity.FULL:
-        inserts = changes.after.filter(pa.array(comes))
-        return NetChanges(schema, truncate, changes.after.slice(0, 0), inserts)
+        if (changes.op != Op.INSERT).any():
+            raise SourceRefused(
+                f"an update or a delete of {schema.table} does not say which row it is about: the table has no key",
+                hint="ALTER TABLE … REPLICA IDENTITY FULL, then copy the table again",
+            )
+        return NetChanges(schema, truncate, changes.after.slice(0, 0), changes.after)
+    comes = (changes.op == Op.INSERT) | (changes.op == Op.UPDATE)
     arrivals = changes.after.filter(pa.array(comes))
     both = [pa.concat_arrays([a, b]) for a, b in zip(arrivals.columns, changes.before.columns, strict=True)]
     rows = pa.RecordBatch.from_arrays(both, schema=schema.arrow)

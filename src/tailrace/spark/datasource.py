@@ -25,6 +25,7 @@ from tailrace.log.reader import LogReader, Slice
 from tailrace.log.segment import SegmentName
 from tailrace.log.storage import Storage
 from tailrace.model.changes import change_schema
+from tailrace.model.names import parse_table, table_name
 from tailrace.model.schema import TableSchema
 from tailrace.spark.layout import HOLD, LOG
 from tailrace.spark.versions import as_version
@@ -126,8 +127,14 @@ def plan_parts(slices: Sequence[Slice], most: int) -> list[InputPartition]:
 
 
 def newest_schema(log: LogReader, table: str) -> TableSchema:
-    """The latest definition of a table in the log; `schema` may be left out when it is `public`."""
-    wanted = table if "." in table else f"public.{table}"
+    """The latest definition of a table in the log; the schema may be left out when it is `public`."""
+    parts = parse_table(table)
+    if parts is None:
+        raise ConfigError(
+            f'format("tailrace"): the option `table` is a table\'s name, not {table!r}',
+            hint='write schema.name, such as public.orders or public."odd.name"',
+        )
+    wanted = table_name(*parts)
     for name in reversed(log.names()):
         for definition in reversed(log.header(name).definitions):
             if definition.schema.table == wanted:
