@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 from tailrace.config import Pipeline, Sink, Source
 from tailrace.config.tables import by_table
 from tailrace.errors import ConfigError, SinkRejected
+from tailrace.log.reader import LogReader
+from tailrace.log.storage import Storage
+from tailrace.log.writer import LogWriter
 from tailrace.model.names import parse_table, table_name
 from tailrace.model.schema import Column, TableSchema
 from tailrace.model.types import ColumnType, Kind
@@ -16,6 +19,8 @@ from tailrace.sinks.base import ChunkMark
 from tailrace.sinks.null import NullSink
 from tailrace.sinks.sql.dialect import Target
 from tailrace.sinks.sql.naming import check_collisions, flat_name
+from tailrace.spark.datasource import newest_schema
+from tailrace.testing.messages import Feed, insert, transaction
 
 PARTS = st.text(st.sampled_from('ab."_\n /ü'), min_size=1, max_size=5)
 
@@ -72,6 +77,22 @@ def test_a_setting_of_no_table_is_refused(text):
 def test_a_table_that_is_set_twice_is_refused():
     with pytest.raises(ConfigError, match="twice"):
         by_table({"orders": 1, "public.orders": 2})
+
+
+def test_a_change_log_is_asked_for_a_table_by_its_name(tmp_path):
+    columns = (Column("id", ColumnType(Kind.INT32, "integer")),)
+    tables = {
+        1: TableSchema("a.b", "c", columns),
+        2: TableSchema("a", "b.c", columns),
+        3: TableSchema("public", "d", columns),
+    }
+    storage = Storage(str(tmp_path / "log"))
+    feed = Feed(LogWriter.create(storage, "test", "0/1"), tables)
+    feed.append(*transaction(*(insert(number, "1") for number in tables)))
+    found = [newest_schema(LogReader(storage), text) for text in ('"a.b".c', 'a."b.c"', "d")]
+    assert found == list(tables.values())
+    with pytest.raises(ConfigError, match="a table's name"):
+        newest_schema(LogReader(storage), "a.b.c")
 
 
 def test_targets_with_dots_are_not_mistaken_for_each_other():
