@@ -3,69 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from tailrace import config
 from tailrace.errors import SourceUnavailable
-from tailrace.log.reader import LogReader
-from tailrace.log.storage import Storage
-from tailrace.log.writer import LogWriter
-from tailrace.model.changes import Changes
 from tailrace.model.schema import Identity
 from tailrace.model.types import Kind
-from tailrace.sources.postgres.positions import reached
-from tailrace.sources.postgres.source import PostgresSource
+from tailrace.testing.capturing import Captured
 from tailrace.testing.processes import wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
 
 Connection = psycopg.Connection[Any]
-
-
-class Captured:
-    """A source, and the log that it is captured into. `follow` is one life of the capture process."""
-
-    def __init__(self, url: str, folder: Path) -> None:
-        self.source = PostgresSource(config.Pipeline("described", config.Source(url, ("*.*",)), {}))
-        self.storage = Storage(str(folder / "log"))
-        self._start = self.source.prepare()
-        self.remarks: list[str] = []
-        self.is_replaced = False  # what was in the log of an unfinished transaction
-
-    @contextmanager
-    def follow(self, *, segment_bytes: int = 0) -> Iterator[None]:
-        """Capture what is committed in the context, and all before it. Segments are closed at `segment_bytes`."""
-        log = LogWriter.open(self.storage) or LogWriter.create(self.storage, "test", self._start)
-        capture = self.source.capture(log.position, log.next_offset, log.definitions())
-        try:
-            yield
-            target = self.source.current_position()
-            while not reached(capture.received, target):
-                capture.poll(0.05)
-                if capture.pending_bytes >= segment_bytes and (taken := capture.take()) is not None:
-                    self.is_replaced |= taken[0].first < log.next_offset
-                    log.append(*taken)
-                    segment_bytes = 0 if taken[0].transactions.column("end").to_numpy().all() else segment_bytes
-            self.remarks += capture.remarks()
-        finally:
-            capture.close()
-            log.close()
-
-    def changes(self, table: str = "public.t") -> Iterator[Changes]:
-        log = LogReader(self.storage)
-        for piece in log.slices(log.begin(), log.end()):
-            name = next(name for name in log.names() if str(name) == piece.name)
-            _, frames = log.read(name)
-            yield from self.source.decode(frames, piece.first, piece.last, {table})
-
-    def rows(self, table: str = "public.t") -> list[dict[str, Any]]:
-        """The row of every change in the log."""
-        return [row for changes in self.changes(table) for row in changes.after.to_pylist()]
 
 
 @pytest.fixture
@@ -207,7 +160,7 @@ def test_a_transaction_that_waits_for_a_standby_is_not_described_from_a_catalog_
     waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
     try:
         wait_for_standbys(connection, "'nobody'")
-        with psycopg.connect(postgres_url, autocommit=True) as waiting:
+        with closing(psycopg.connect(postgres_url, autocommit=True)) as waiting:
             waiting.pgconn.send_query(b"ALTER TABLE t ADD c mood; INSERT INTO t VALUES (1, 'x', 'ok')")
             wait_until(lambda: bool(connection.execute(waits).fetchone()), what="a commit that waits", seconds=60)
             with pytest.raises(SourceUnavailable, match="does not show yet"), captured.follow():

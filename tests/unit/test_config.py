@@ -224,6 +224,13 @@ WRONG: list[tuple[str, str, str, str, str | None]] = [
     ),
     ("a table without a schema", "public.*", "orders", "source.tables: `orders` is not a table pattern", None),
     (
+        "a name that is none of a table",
+        "sqlite:///replica.db",
+        "sqlite:///replica.db\n    tables: {a.b.c: renamed}",
+        "sinks.replica.tables: `a.b.c` is not the name of a table",
+        'write schema.table: public.orders or public."odd.name"',
+    ),
+    (
         "only exclusions",
         "public.*, ",
         "",

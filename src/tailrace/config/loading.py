@@ -15,6 +15,7 @@ import yaml
 from tailrace.config.explaining import explain
 from tailrace.config.pipeline import Log, Pipeline
 from tailrace.config.substitution import substitute
+from tailrace.config.tables import by_table
 from tailrace.config.urls import redact, resolve_folder, resolve_url
 from tailrace.errors import ConfigError
 
@@ -116,6 +117,10 @@ def _build(document: Any, folder: Path, environ: Mapping[str, str]) -> Pipeline:
     for name, sink in pipeline.sinks.items():
         with _at(f"sinks.{name}.url"):
             sinks[name] = msgspec.structs.replace(sink, url=resolve_url(sink.url, folder))
+        with _at(f"sinks.{name}.tables"):
+            sinks[name] = msgspec.structs.replace(sinks[name], tables=by_table(sink.tables))
+        with _at(f"sinks.{name}.columns"):
+            sinks[name] = msgspec.structs.replace(sinks[name], columns=by_table(sink.columns))
     state = resolve_folder(pipeline.state, folder)
     return msgspec.structs.replace(pipeline, source=source, sinks=sinks, state=state)
 

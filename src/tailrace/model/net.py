@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.errors import SourceRefused
 from tailrace.model import shapes
 from tailrace.model.changes import Changes, Flags, Integers, Op, concat
 from tailrace.model.schema import Identity, TableSchema
@@ -189,10 +190,15 @@ def _by_missing(
 def _net_of_rows(changes: Changes, truncate: bool) -> NetChanges:
     """A multiset: +1 for each row that comes, -1 for each that goes."""
     schema = changes.schema
-    comes = (changes.op == Op.INSERT) | (changes.op == Op.UPDATE)
     if schema.identity is not Identity.FULL:
-        inserts = changes.after.filter(pa.array(comes))
-        return NetChanges(schema, truncate, changes.after.slice(0, 0), inserts)
+        if (changes.op != Op.INSERT).any():
+            raise SourceRefused(
+                f"an update or a delete of {schema.table} does not say which row it is about: the table has no key",
+                hint="ALTER TABLE … REPLICA IDENTITY FULL, then copy the table again",
+                table=schema.table,
+            )
+        return NetChanges(schema, truncate, changes.after.slice(0, 0), changes.after)
+    comes = (changes.op == Op.INSERT) | (changes.op == Op.UPDATE)
     arrivals = changes.after.filter(pa.array(comes))
     rows = schema.rows([shapes.concat([a, b]) for a, b in zip(arrivals.columns, changes.before.columns, strict=True)])
     codes, count = _codes(rows)

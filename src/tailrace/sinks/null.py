@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,9 @@ class NullSink:
         return
 
     def _mark(self, mark: ChunkMark) -> Path:
-        return self._folder / f"{mark.table.replace('/', '_')}-{mark.generation}-{mark.number}"
+        """A table's name may hold anything, and be longer than a file's."""
+        table = hashlib.sha256(mark.table.encode()).hexdigest()[:32]
+        return self._folder / f"{table}-{mark.generation}-{mark.number}"
 
     def _read(self) -> NullNote:
         try:

@@ -28,6 +28,7 @@ from tailrace.log.readers import Readers
 from tailrace.log.segment import SegmentName
 from tailrace.log.storage import Storage
 from tailrace.model.changes import change_schema
+from tailrace.model.names import parse_table, table_name
 from tailrace.model.schema import TableSchema
 from tailrace.spark.layout import HOLD, LOG, READERS
 from tailrace.spark.places import ReaderHold
@@ -175,7 +176,7 @@ def plan_parts(slices: Sequence[Slice], most: int, log: str = "") -> list[InputP
 
 
 def newest_schema(log: LogReader, table: str) -> TableSchema:
-    """The latest definition of a table that the log knows; `schema` may be left out when it is `public`."""
+    """The latest definition of a table that the log knows; the schema may be left out when it is `public`."""
     wanted = full_name(table)
     known = log.tables().get(wanted)
     if known is not None:
@@ -191,7 +192,14 @@ def newest_schema(log: LogReader, table: str) -> TableSchema:
 
 
 def full_name(table: str) -> str:
-    return table if "." in table else f"public.{table}"
+    """A table's name as the log files it; the schema may be left out when it is `public`."""
+    parts = parse_table(table)
+    if parts is None:
+        raise ConfigError(
+            f'format("tailrace"): the option `table` is a table\'s name, not {table!r}',
+            hint='write schema.name, such as public.orders or public."odd.name"',
+        )
+    return table_name(*parts)
 
 
 def _refuse_renamed(log: LogReader, options: dict[str, str], after: int) -> None:

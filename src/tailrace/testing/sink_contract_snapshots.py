@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tailrace.model.lifecycle import TableState
-from tailrace.model.schema import Column
+from tailrace.model.schema import Column, Identity
 from tailrace.sinks.base import Sink
 from tailrace.testing.sink_changes import (
     INT,
@@ -105,6 +105,17 @@ class SnapshotsContract:
         sink.begin_snapshot(status(renamed, TableState.SNAPSHOT), [chunk(renamed)], clear=True)
         sink.load_chunk(renamed, chunk(renamed), iter([table_of(renamed, [(1, "a", 5)])]))
         assert rows(renamed) == [(1, "a", 5)]
+
+    def test_a_snapshot_of_a_table_that_has_lost_its_key_takes_rows_that_repeat(
+        self, sink: Sink, rows: ReadRows
+    ) -> None:
+        apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
+        keyless = msgspec.structs.replace(ITEMS, key=(), identity=Identity.FULL)
+        sink.begin_snapshot(status(keyless, TableState.SNAPSHOT), [chunk(keyless)], clear=True)
+        sink.load_chunk(keyless, chunk(keyless), iter([table_of(keyless, [(1, "a", None), (2, "b", None)])]))
+        sink.finish_snapshot(keyless)
+        apply(sink, [net(keyless, [(2, "a", None)], deletes=[(1, "a", None)], copies=[1])], 11)
+        assert same(rows(keyless), [(2, "a", None), (2, "b", None)])
 
     def test_a_snapshot_may_begin_without_clearing(self, sink: Sink, rows: ReadRows) -> None:
         apply(sink, [net(ITEMS, [(1, "a", None)])], 10)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tailrace.errors import SinkError
+from tailrace.model.names import table_name
 from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType
 from tailrace.sinks.sql.staged import Relation, StagedColumn, StagedRows
@@ -36,7 +37,7 @@ class Target(msgspec.Struct, frozen=True):
     name: str
 
     def __str__(self) -> str:
-        return f"{self.schema}.{self.name}" if self.schema else self.name
+        return table_name(self.schema, self.name) if self.schema else self.name
 
 
 class ExistingColumn(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import psycopg
 
+from tailrace.model.names import table_name
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.model.types import ColumnType
 from tailrace.sources.base import Absence
@@ -133,7 +134,7 @@ class SourceTable(msgspec.Struct, frozen=True):
 
     @property
     def table(self) -> str:
-        return f"{self.schema}.{self.name}"
+        return table_name(self.schema, self.name)
 
 
 def list_tables(connection: psycopg.Connection[Any]) -> list[SourceTable]:

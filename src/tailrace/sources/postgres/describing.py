@@ -15,6 +15,7 @@ import psycopg
 
 from tailrace.errors import SourceUnavailable
 from tailrace.model.frames import Definition
+from tailrace.model.names import table_name
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.sources.postgres import pgoutput
 from tailrace.sources.postgres.catalog import IDENTITIES, fetch_types, primary_keys, usable_key
@@ -145,6 +146,5 @@ def _require_visible(connection: psycopg.Connection[Any], xid: int, relation: Re
     row = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
     assert row is not None
     if not is_visible(np.array([xid], np.int64), row[0]).all():
-        raise SourceUnavailable(
-            f"the catalog does not show yet what the transaction {xid} made of {relation.schema}.{relation.name}"
-        )
+        table = table_name(relation.schema, relation.name)
+        raise SourceUnavailable(f"the catalog does not show yet what the transaction {xid} made of {table}")

@@ -14,6 +14,7 @@ from psycopg import sql
 
 from tailrace import config
 from tailrace.config import TablePatterns
+from tailrace.model.names import parse_table, table_name
 from tailrace.model.schema import Identity
 from tailrace.sources.base import Finding, Level
 from tailrace.sources.findings import fail, number_of, ok, some_of, warn
@@ -88,16 +89,17 @@ def _unmatched(pattern: str, tables: Tables, others: Sequence[NotTable]) -> Find
 
 def likely_meant(pattern: str, tables: Iterable[tuple[str, str]]) -> str | None:
     """The table whose own name is most like the pattern's: in another case, misspelt, or in another schema."""
-    names = {name.lower(): f"{schema}.{name}" for schema, name in tables}
-    wanted = pattern.rpartition(".")[2].strip('"').lower()
+    names = {name.lower(): table_name(schema, name) for schema, name in tables}
+    wanted = (parse_table(pattern) or ("", pattern))[1].lower()
     return next((names[name] for name in difflib.get_close_matches(wanted, names, n=1, cutoff=0.75)), None)
 
 
 def _not_a_table(pattern: str, meant: NotTable) -> Finding:
+    found = f"{pattern}: {table_name(meant.schema, meant.name)} is"
     if meant.root is not None:
-        message = f"{pattern}: {meant.schema}.{meant.name} is a partition, and partitions are captured with their root"
+        message = f"{found} a partition, and partitions are captured with their root"
         return fail("tables", message, f"write {meant.root} in source.tables")
-    message = f"{pattern}: {meant.schema}.{meant.name} is {_KINDS[meant.kind]}, and only tables can be captured"
+    message = f"{found} {_KINDS[meant.kind]}, and only tables can be captured"
     return fail("tables", message, "write the tables that it reads from in source.tables")
 
 
@@ -238,7 +240,7 @@ def _statements(statement: str, parts: Sequence[Part]) -> str:
 
 
 def _some(parts: Sequence[Part]) -> str:
-    return some_of([f"{part.schema}.{part.name}" for part in parts])
+    return some_of([table_name(part.schema, part.name) for part in parts])
 
 
 def _names(tables: Iterable[Table]) -> frozenset[str]:

@@ -151,20 +151,24 @@ def read_all(
 
     Raises TableRewritten if the snapshot can not see the table's rows any more.
     """
-    query = _select(table, as_text=as_text) + f" FROM {_from(table)}"
     with connect(url) as connection, source_errors(url, f"reading {table.table}"):
+        rows = _from(connection, table)
+        query = f"{_select(table, as_text=as_text)} FROM {rows}"
         if snapshot is not None:
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
-            connection.execute(f"LOCK TABLE {_from(table)} IN ACCESS SHARE MODE".encode())
+            connection.execute(f"LOCK TABLE {rows} IN ACCESS SHARE MODE".encode())
             for relation, _ in _leaves(connection, table):
                 if _storage(connection, relation)[0] != _seen_storage(connection, relation):
                     raise TableRewritten(table.table)
         yield from _copy_rows(connection, table, query, as_text=as_text)
 
 
-def _from(table: TableSchema) -> str:
-    return sql.Identifier(table.schema, table.name).as_string(None)
+def _from(connection: psycopg.Connection[Any], table: TableSchema) -> str:
+    """The table's own rows. Those of tables that inherit from it are streamed, and so copied, under their own names."""
+    name = sql.Identifier(table.schema, table.name).as_string(None)
+    row = connection.execute("SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass(%s)", [name]).fetchone()
+    return name if row and row[0] else f"ONLY {name}"
 
 
 def _chunk_query(table: TableSchema, chunk: Chunk) -> str:
@@ -241,8 +245,9 @@ def read_rows(url: str, table: TableSchema, keys: pa.RecordBatch) -> pa.RecordBa
         "(" + ", ".join(_literal(value, type_) for value, type_ in zip(row.values(), types, strict=True)) + ")"
         for row in keys.to_pylist()
     )
-    query = f"{_select(table)} FROM {_from(table)} WHERE ({', '.join(names)}) IN ({listed})"
+    where = f"({', '.join(names)}) IN ({listed})"
     with connect(url) as connection, source_errors(url, f"reading rows of {table.table}"):
+        query = f"{_select(table)} FROM {_from(connection, table)} WHERE {where}"
         batches = list(_copy_rows(connection, table, query))
     if not batches:
         return table.no_rows()
