@@ -176,7 +176,7 @@ def test_rows_of_a_megabyte_take_the_memory_of_some_of_them(life: Any, phase: st
 
 
 def test_a_huge_value_is_held_twice_in_each_process_and_not_more(life: Any) -> None:
-    """Capture: libpq's buffer, and the message from it. Worker: the value, SQLite's record. Driver: SQLite's own."""
+    """Capture: libpq's buffer, the message from it. Worker: the value, SQLite's record of it. Driver: SQLite's own."""
     twice = 2 * HUGE // MB
     assert over(life[0]["huge"], driver=250 + twice, capture=200 + twice, worker=240 + twice, jvm=800) == {}
 

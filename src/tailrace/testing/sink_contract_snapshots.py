@@ -113,7 +113,7 @@ class SnapshotsContract:
         keyless = msgspec.structs.replace(ITEMS, key=(), identity=Identity.FULL)
         sink.begin_snapshot(status(keyless, TableState.SNAPSHOT), [chunk(keyless)], clear=True)
         sink.load_chunk(keyless, chunk(keyless), iter([table_of(keyless, [(1, "a", None), (2, "b", None)])]))
-        sink.finish_snapshot(keyless)
+        sink.finish_snapshot(status(keyless, TableState.SNAPSHOT))
         apply(sink, [net(keyless, [(2, "a", None)], deletes=[(1, "a", None)], copies=[1])], 11)
         assert same(rows(keyless), [(2, "a", None), (2, "b", None)])
 

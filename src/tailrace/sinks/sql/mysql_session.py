@@ -21,12 +21,12 @@ from pymysql.constants import COMMAND
 from tailrace.errors import SinkRejected, SinkUnavailable
 from tailrace.sinks.sql.dialect import Explanation
 from tailrace.sinks.sql.mysql_types import staged
+from tailrace.sinks.sql.sessions import in_pieces
 from tailrace.sinks.sql.staged import Relation, StagedRows
 
 CONNECT_TIMEOUT_SECONDS = 10
 LOCK_TIMEOUT_SECONDS = 30
 TAKE_OVER_SECONDS = 5
-READ_ROWS = 10_000
 PACKET_BYTES = 1 << 20
 PORT = 3306
 
@@ -154,8 +154,7 @@ class MySqlSession:
     def stream(self, query: str) -> Iterator[list[tuple[Any, ...]]]:
         with self.connection.cursor(cursors.SSCursor) as cursor:
             cursor.execute(query)
-            while rows := cursor.fetchmany(READ_ROWS):
-                yield list(rows)
+            yield from in_pieces(cursor.fetchmany)
 
     def lock(self, name: str) -> None:
         if self.execute("SELECT GET_LOCK(%s, %s)", [_lock_name(name), LOCK_TIMEOUT_SECONDS]) != [(1,)]:

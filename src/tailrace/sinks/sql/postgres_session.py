@@ -18,11 +18,11 @@ from tailrace.errors import SinkRejected, SinkUnavailable
 from tailrace.sinks.sql.dialect import Explanation
 from tailrace.sinks.sql.postgres_binary import HEADER, TRAILER
 from tailrace.sinks.sql.postgres_types import declared, is_cast, sent
+from tailrace.sinks.sql.sessions import in_pieces
 from tailrace.sinks.sql.staged import Relation, StagedRows
 
 CONNECT_TIMEOUT_SECONDS = 10
 LOCK_TIMEOUT_SECONDS = 30
-READ_ROWS = 10_000
 _SETTINGS = {
     "DateStyle": "ISO",
     "IntervalStyle": "iso_8601",
@@ -129,8 +129,7 @@ class PostgresSession:
                 for oid in (type_.oid, type_.array_oid):
                     cursor.adapters.register_loader(oid, _AsText)
             cursor.execute(query.encode())
-            while rows := cursor.fetchmany(READ_ROWS):
-                yield rows
+            yield from in_pieces(cursor.fetchmany)
 
     def lock(self, name: str) -> None:
         self.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [name])

@@ -209,7 +209,7 @@ def absence(connection: psycopg.Connection[Any], table: TableSchema) -> Absence:
     if found is None:
         return Absence("it was dropped at the source", is_gone=True)
     if found != (table.schema, table.name):
-        return Absence(f"it is {found[0]}.{found[1]} at the source now", is_gone=True)
+        return Absence(f"it is {table_name(*found)} at the source now", is_gone=True)
     return Absence("it is no longer published: somebody took it out of the publication")
 
 

@@ -18,6 +18,7 @@ from psycopg import sql
 
 from tailrace.config import TablePatterns
 from tailrace.errors import SourceRefused
+from tailrace.model.names import table_name
 from tailrace.sources.postgres.catalog import IDENTIFIES, IS_TABLE, PARTS
 
 LOCK_TIMEOUT_MS = 2_000  # longer than the second after which the server ends an autovacuum that is in the way
@@ -108,7 +109,7 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def table(self) -> str:
-        return f"{self.schema}.{self.name}"
+        return table_name(self.schema, self.name)
 
 
 class Step(msgspec.Struct, frozen=True):
