@@ -19,6 +19,8 @@ from tailrace.pipeline.evolution import has_renamed_labels, is_behind, is_in_pla
 from tailrace.sources.base import TableFacts
 
 DISCOVER_SECONDS = 3.0
+LOOK_SHARE = 20
+"""A catalog of many tables is looked at less often: at most one part in so many of the time."""
 UNKNOWN_SECONDS = 0.5
 REQUEST_SECONDS = 0.5
 IDLE_SECONDS = 0.05
@@ -37,6 +39,7 @@ class TableKeeper:
         self._lanes = lanes(self.copies)
         self._stopping = threading.Event()
         self._discovered_at = self._asked_at = 0.0
+        self._discover_seconds = DISCOVER_SECONDS
         self._refused: dict[str, str] = {}  # tables that can not be published, and why
         self._retries: dict[str, tuple[float, float]] = {}  # of tables that failed: when, and after which wait
         self._error: TailraceError | None = None
@@ -104,8 +107,9 @@ class TableKeeper:
 
     def _discover(self) -> None:
         """Take in the tables that the source publishes, and compare those that we know with what they were."""
-        age = time.monotonic() - self._discovered_at
-        if age < (UNKNOWN_SECONDS if self.sink.unknown.is_set() else DISCOVER_SECONDS):
+        began = time.monotonic()
+        age = began - self._discovered_at
+        if age < (UNKNOWN_SECONDS if self.sink.unknown.is_set() else self._discover_seconds):
             return
         self.sink.unknown.clear()
         self.sink.sink.check_claim()
@@ -116,6 +120,7 @@ class TableKeeper:
             self._meet(each)
         self._miss({each.schema.table for each in facts})
         self._discovered_at = time.monotonic()
+        self._discover_seconds = max(DISCOVER_SECONDS, LOOK_SHARE * (self._discovered_at - began))
         self.is_settled = True
 
     def _publish(self) -> None:

@@ -229,6 +229,7 @@ class Publisher:
         try:
             with self._connection.transaction():
                 self._connection.execute(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}".encode())
+                self._connection.execute("SET LOCAL synchronous_commit = local")  # a standby that is away is no reason
                 for statement in self._statements(steps):
                     self._connection.execute(statement.encode())
         except (pg.OperationalError, pg.ProgrammingError, pg.IntegrityError, pg.InternalError) as error:
