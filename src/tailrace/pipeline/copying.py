@@ -23,8 +23,8 @@ from tailrace.spark.snapshot import ChunkWork, Loaded, load_chunks
 LARGE_BYTES = 64 << 20
 IDLE_SECONDS = 0.05
 BACKOFF_SECONDS = (0.5, 30.0)
-WAITING_SECONDS = 5.0
-"""How often somebody who keeps a copy waiting is named."""
+PAUSE_SECONDS = 0.5
+"""How soon a table that was looked at is looked at again."""
 
 
 class Copies:
@@ -134,6 +134,7 @@ class CopyLane:
         Once they have, a snapshot sees all of it.
         """
         table, facts = status.table, present.get(status.table)
+        self.copies.paused_until[table] = time.monotonic() + PAUSE_SECONDS
         if facts is None or facts.membership == status.membership:
             return facts is not None
         now = self.source.writers(facts)
@@ -148,7 +149,6 @@ class CopyLane:
 
     def _say_waiting(self, status: TableStatus, whom: list[str]) -> None:
         reason = f"waits for {', '.join(whom)}, who wrote to it before it was published"
-        self.copies.paused_until[status.table] = time.monotonic() + IDLE_SECONDS * 10
         if self.sink.tables[status.table].reason != reason:
             self.sink.became(msgspec.structs.replace(status, reason=reason))
 
