@@ -129,14 +129,19 @@ class CopyLane:
             self.copies.give_back(taken)
 
     def _is_settled(self, status: TableStatus, present: Mapping[str, TableFacts]) -> bool:
-        """Whether everybody has ended who wrote to a table before it was published: the stream lacks what they wrote.
+        """Whether everybody has ended who was writing to a table when we first looked: then a snapshot sees their rows.
 
-        Once they have, a snapshot sees all of it.
+        What they wrote before the table was published is not in the stream. What they have committed may be in it,
+        before the table's watermark, and still not be seen: a commit is streamed before anybody sees it, and one that
+        waits for a synchronous standby long before. A table that was published before the slot was made needs none of
+        this: the server itself has waited then.
         """
         table, facts = status.table, present.get(status.table)
         self.copies.paused_until[table] = time.monotonic() + PAUSE_SECONDS
-        if facts is None or facts.membership == status.membership:
-            return facts is not None
+        if facts is None:
+            return False
+        if status.state is TableState.NEW and status.membership == facts.membership:
+            return True
         now = self.source.writers(facts)
         awaited = self.copies.writers.setdefault(table, now)
         still = {name: who for name, who in awaited.items() if name in now}
@@ -148,7 +153,7 @@ class CopyLane:
         return False
 
     def _say_waiting(self, status: TableStatus, whom: list[str]) -> None:
-        reason = f"waits for {', '.join(whom)}, who wrote to it before it was published"
+        reason = f"its copy waits for the end of what {' and '.join(whom)} writes to it"
         if self.sink.tables[status.table].reason != reason:
             self.sink.became(msgspec.structs.replace(status, reason=reason))
 

@@ -143,8 +143,9 @@ class TableKeeper:
         with self.sink.lock:
             known = self.sink.tables.get(facts.schema.table)
             if known is None:
+                since = facts.membership if self.sink.is_from_the_beginning and not self.is_settled else ""
                 new = TableStatus(facts.schema.table, TableState.NEW, self.sink.watermark, facts.schema)
-                self.sink.tables[facts.schema.table] = new
+                self.sink.tables[facts.schema.table] = msgspec.structs.replace(new, membership=since)
             elif known.state is TableState.FAILED:
                 if self._is_worth_a_try(known, facts):
                     self._copy_again(known, facts, "it is tried again")

@@ -134,6 +134,9 @@ class Source(Protocol):
     def check_same(self, known: SourceIdentity, position: str) -> SourceIdentity:
         """The present identity, or SourceChanged if what `known` had up to `position` is not this source's past."""
 
+    def has_slot(self) -> bool:
+        """Whether `prepare` was called before, and its work is still there."""
+
     def prepare(self) -> str:
         """Make sure that slot and publication are there; the position from which the source can still stream."""
 

@@ -62,6 +62,10 @@ class PostgresSource:
     def check_same(self, known: SourceIdentity, position: str) -> SourceIdentity:
         return identity.check_same(self.url, known, position)
 
+    def has_slot(self) -> bool:
+        with connect(self.url) as connection, source_errors(self.url, "looking for the slot"):
+            return slots.read_slot(connection, self.slot) is not None
+
     def prepare(self) -> str:
         with connect(self.url) as connection, source_errors(self.url, "preparing the slot and the publication"):
             self._require_tables(connection)
