@@ -8,6 +8,7 @@ from tailrace.errors import DecodeError
 from tailrace.model.changes import Changes
 from tailrace.model.frames import Frames
 from tailrace.model.schema import Column, TableSchema
+from tailrace.model.watermark import SourceIdentity
 from tailrace.sources.postgres.capture import PostgresCapture
 from tailrace.sources.postgres.describing import Descriptions
 from tailrace.sources.postgres.pgoutput import decode, parse_relation
@@ -36,7 +37,7 @@ class StreamStub:
     def __init__(self) -> None:
         self.opened: list[tuple[int, bool]] = []
 
-    def open(self, start: int, *, binary: bool) -> StreamStub:
+    def open(self, start: int, *, binary: bool, known: object = None) -> StreamStub:
         self.opened.append((start, binary))
         return self
 
@@ -52,6 +53,8 @@ class CaptureWithoutServer(PostgresCapture):
         self._open_stream = self._stream.open
         self._is_binary, self._tables = binary, WithoutCatalog("", {})
         self._next, self._committed, self._open, self._position, self._remarks = 1, 0, None, 0, []
+        self._large, self._absent = [], []
+        self.identity = SourceIdentity("", "1", "", "")
 
     def take_of(self, *messages: bytes) -> Frames | None:
         self._messages, self._bytes = list(messages), 0
@@ -140,9 +143,3 @@ def test_a_stream_that_is_text_already_takes_any_type():
     capture = CaptureWithoutServer()
     capture.index(*transaction(WITH_MONEY, insert(5, "1", "$1.00")))
     assert capture._stream.opened == []
-
-
-def test_a_batch_larger_than_a_segment_can_hold_is_refused(monkeypatch):
-    monkeypatch.setattr("tailrace.sources.postgres.capture._PACK_LIMIT", 10)
-    with pytest.raises(DecodeError, match="does not fit a segment"):
-        CaptureWithoutServer().index(*transaction())

@@ -13,7 +13,7 @@ import msgspec
 import yaml
 
 from tailrace.config.explaining import explain
-from tailrace.config.pipeline import Pipeline
+from tailrace.config.pipeline import Log, Pipeline
 from tailrace.config.substitution import substitute
 from tailrace.config.tables import by_table
 from tailrace.config.urls import redact, resolve_folder, resolve_url
@@ -109,6 +109,8 @@ def _build(document: Any, folder: Path, environ: Mapping[str, str]) -> Pipeline:
         raise explain(error, document) from None
     with _at("source.tables"):
         _ = pipeline.source.patterns
+    with _at("log.keep"):
+        _check_keep(pipeline.log)
     with _at("source.url"):
         source = msgspec.structs.replace(pipeline.source, url=resolve_url(pipeline.source.url, folder))
     sinks = {}
@@ -121,6 +123,11 @@ def _build(document: Any, folder: Path, environ: Mapping[str, str]) -> Pipeline:
             sinks[name] = msgspec.structs.replace(sinks[name], columns=by_table(sink.columns))
     state = resolve_folder(pipeline.state, folder)
     return msgspec.structs.replace(pipeline, source=source, sinks=sinks, state=state)
+
+
+def _check_keep(log: Log) -> None:
+    if log.kept is not None and log.kept.bytes > log.max_bytes:
+        raise ConfigError("more than log.max_bytes, so it can not be kept", hint="raise log.max_bytes, or keep less")
 
 
 class _at:

@@ -50,6 +50,12 @@ class NullSink:
         }
         return SinkState(note.watermark, note.tables, marks)
 
+    def claim(self, run: str) -> None:
+        return
+
+    def check_claim(self) -> None:
+        return
+
     def count_rows(self, schema: TableSchema, seconds: float) -> int | None:
         return None
 
@@ -63,11 +69,12 @@ class NullSink:
         self._write(note)
         return sum(int(part.count) for part in batch.parts)
 
-    def begin_snapshot(self, status: TableStatus, chunks: list[ChunkMark], *, clear: bool) -> None:
+    def begin_snapshot(self, status: TableStatus, chunks: list[ChunkMark], *, clear: bool) -> TableStatus:
         note = self._read()
         note.tables[status.table] = status
         note.chunks[status.table] = chunks
         self._write(note)
+        return status
 
     def chunk_form(self, schema: TableSchema) -> str:
         return ""
@@ -77,7 +84,7 @@ class NullSink:
         self._mark(mark).touch()
         return rows
 
-    def finish_snapshot(self, schema: TableSchema) -> None:
+    def finish_snapshot(self, status: TableStatus) -> None:
         pass
 
     def clean(self) -> None:

@@ -29,7 +29,7 @@ class Captured:
     @contextmanager
     def follow(self, *, segment_bytes: int = 0) -> Iterator[None]:
         """Capture what is committed in the context, and all before it. Segments are closed at `segment_bytes`."""
-        log = LogWriter.open(self.storage) or LogWriter.create(self.storage, "test", self._start)
+        log = LogWriter.open(self.storage) or LogWriter.create(self.storage, None, self._start)
         capture = self.source.capture(log.position, log.next_offset, log.definitions())
         try:
             yield

@@ -6,6 +6,7 @@ Nothing here is shared with tailrace's decoders, so that one cannot hide the oth
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -158,19 +159,30 @@ def _float(value: Any) -> Any:
     return "NaN" if value != value else value
 
 
-def _array(value: Any) -> Any:
-    """A JSON array in one spelling; what is not JSON (an array of several dimensions) stays as it is."""
+def _array(value: Any, **options: Any) -> Any:
+    """A JSON array in one spelling. The server's side has its dimensions before it: `[1:2][1:1]=[1, 2]`."""
+    dimensions = _DIMENSIONS.match(value)
     try:
-        return json.dumps(json.loads(value), ensure_ascii=False)
+        found = json.loads(value[dimensions.end() :] if dimensions else value, **options)
     except ValueError:
         return value
+    return json.dumps(_in_shape(found, dimensions[1]) if dimensions else found, ensure_ascii=False)
+
+
+_DIMENSIONS = re.compile(r"((?:\[-?\d+:-?\d+\])+)=")
 
 
 def _float_array(value: Any) -> Any:
-    try:
-        return json.dumps(json.loads(value, parse_int=float), ensure_ascii=False)
-    except ValueError:
-        return value
+    return _array(value, parse_int=float)
+
+
+def _in_shape(elements: list[Any], dimensions: str) -> Any:
+    """Nested lists; under their dimensions where these do not start at 1."""
+    bounds = [tuple(map(int, part.split(":"))) for part in dimensions[1:-1].split("][")]
+    for first, last in reversed(bounds[1:]):
+        size = last - first + 1
+        elements = [elements[at : at + size] for at in range(0, len(elements), size)]
+    return elements if all(first == 1 for first, _ in bounds) else {dimensions: elements}
 
 
 def _expression(column: Column) -> str:
@@ -182,7 +194,11 @@ def _expression(column: Column) -> str:
     elements = (
         f"SELECT coalesce(json_agg({element} ORDER BY n), '[]')::text FROM unnest({name}) WITH ORDINALITY u (e, n)"
     )
-    return f"CASE WHEN array_ndims({name}) > 1 THEN {name}::text WHEN {name} IS NOT NULL THEN ({elements}) END"
+    is_plain = f"coalesce(array_ndims({name}) = 1 AND array_lower({name}, 1) = 1, true)"
+    return (
+        f"CASE WHEN {name} IS NULL THEN NULL WHEN {is_plain} THEN ({elements})"
+        f" ELSE array_dims({name}) || '=' || ({elements}) END"
+    )
 
 
 def _scalar(value: str, type_: str) -> str:

@@ -12,27 +12,33 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from tailrace.errors import DecodeError, SourceUnavailable
+from tailrace.errors import DecodeError, PositionLost, SourceRefused, SourceUnavailable
 from tailrace.model.frames import Frames
 from tailrace.model.schema import TableSchema
+from tailrace.model.watermark import SourceIdentity
 from tailrace.sources.postgres import pgoutput
+from tailrace.sources.postgres.connection import connect, source_errors
 from tailrace.sources.postgres.describing import Descriptions
+from tailrace.sources.postgres.identity import newest
 from tailrace.sources.postgres.lanes import Bytes, Integers, big_endian
-from tailrace.sources.postgres.pgoutput import OpenTransaction
+from tailrace.sources.postgres.pgoutput import LARGE, OpenTransaction
 from tailrace.sources.postgres.positions import format_lsn, parse_lsn
+from tailrace.sources.postgres.publications import existing
 from tailrace.sources.postgres.replication import ReplicationStream
+from tailrace.sources.postgres.slots import read_slot
 from tailrace.sources.postgres.types import has_binary_decoder
 
 STATUS_SECONDS = 1.0
 RELEASE_SECONDS = 10.0  # within which a server notices that a slot's reader is gone
 MARK_BYTES = 1 << 20  # an idle stream's progress worth telling the sinks at once
-_PACK_LIMIT = 1 << 30  # Arrow's 32-bit bounds, with room to spare
+LOOK_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,28 +68,48 @@ class PostgresCapture:
         self,
         url: str,
         slot: str,
-        publication: str,
+        publications: Sequence[str],
+        absent: Sequence[str],
         after: str,
         first_offset: int,
-        known: Mapping[int, TableSchema],
+        described: Mapping[int, TableSchema],
         *,
         binary: bool,
         mark_seconds: float,
+        known: SourceIdentity | None = None,
     ) -> None:
-        self._open_stream = functools.partial(ReplicationStream, url, slot, publication)
-        self._stream = self._open_stream(parse_lsn(after), binary=binary)
+        self._url = url
+        self._open_stream = functools.partial(ReplicationStream, url, slot, publications)
+        self._stream = self._open_stream(parse_lsn(after), binary=binary, known=known)
+        self.identity = self._stream.identity
         self._is_binary = binary
         self._messages: list[Any] = []
+        self._large: list[int] = []  # which of them are large
         self._bytes = 0
         self._next = first_offset
         self._committed = first_offset - 1
         self._open: OpenTransaction | None = None
-        self._position = self._confirmed = parse_lsn(after)
-        self._tables = Descriptions(url, known)
+        self._position = parse_lsn(after)
+        self._confirmed = 0  # nothing is told to the server before the sinks have said what they have
+        self._tables = Descriptions(url, described)
         self._remarks: list[str] = []
         self._status_at = self._marked_at = time.monotonic()
         self._mark_seconds = mark_seconds
         self._has_asked = False
+        self._absent, self._looked_at = absent, time.monotonic()
+        self._refuse_gap(slot, after)
+
+    def _refuse_gap(self, slot: str, after: str) -> None:
+        """The server starts at the slot's own place where that lies ahead of ours, and says nothing.
+
+        The slot is ours while we stream: nobody can put another in its place after this look.
+        """
+        with connect(self._url) as connection, source_errors(self._url, "reading the slot"):
+            found = read_slot(connection, slot)
+        if found is None or found.confirmed is None or parse_lsn(found.confirmed) > parse_lsn(after):
+            self.close()
+            begins = "is gone" if found is None or found.confirmed is None else f"begins at {found.confirmed}"
+            raise PositionLost(f"replication slot {slot} {begins}, and what follows {after} is needed")
 
     @property
     def pending_bytes(self) -> int:
@@ -99,6 +125,8 @@ class PostgresCapture:
         size = self._stream.read(self._messages)
         if not size and not self._stream.is_reply_requested and self._stream.wait(seconds, *wake):
             size = self._stream.read(self._messages)
+        if size >= LARGE and len(self._messages[-1]) >= LARGE:
+            self._large.append(len(self._messages) - 1)
         self._bytes += size
         self._has_asked &= not size
         self._answer()
@@ -109,10 +137,11 @@ class PostgresCapture:
         self._answer()
 
     def take(self) -> tuple[Frames, str] | None:
+        self._look_for_absent()
         self._mark_idle()
         if not self._messages:
             return None
-        messages, self._messages, self._bytes = self._messages, [], 0
+        messages = self._cut()
         batch = self._packed(messages)
         described, odd = self._described(batch)
         if odd is None:
@@ -128,7 +157,17 @@ class PostgresCapture:
         self._committed = int(frames.transactions.column("end").to_numpy().max(initial=self._committed))
         ends = frames.transactions.column("end_position").to_numpy()
         self._position = int(ends.max(initial=self._position))
+        self._remember_newest(frames)
         return frames, format_lsn(self._position)
+
+    def _remember_newest(self, frames: Frames) -> None:
+        """Of the transactions that end here; a mark of an idle stream is none."""
+        xids, ends = (frames.transactions.column(name).to_numpy() for name in ("xid", "end"))
+        ended = np.flatnonzero((ends > 0) & (xids > 0))
+        if len(ended):
+            row = int(ended[-1])
+            time_us = frames.transactions.column("time_us")[row].as_py()
+            self.identity = msgspec.structs.replace(self.identity, newest=newest(int(xids[row]), time_us))
 
     def _go_on_as_text(self) -> None:
         """Begin again behind the last whole transaction. What is in the log of an unfinished one will be replaced."""
@@ -136,15 +175,24 @@ class PostgresCapture:
         deadline = time.monotonic() + RELEASE_SECONDS
         while True:
             try:
-                self._stream = self._open_stream(self._position, binary=False)
+                self._stream = self._open_stream(self._position, binary=False, known=self.identity)
                 break
             except SourceUnavailable:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
         self._is_binary = self._has_asked = False
+        self._messages, self._large, self._bytes = [], [], 0
         self._next, self._open = self._committed + 1, None
         self._tables.begin_stream()
+
+    def _cut(self) -> list[Any]:
+        """The messages of the next segment: all that are pending, but a large one has a segment of its own."""
+        end = max(self._large[0], 1) if self._large else len(self._messages)
+        messages, self._messages = self._messages[:end], self._messages[end:]
+        self._large = [place - end for place in self._large if place >= end]
+        self._bytes = sum(map(len, self._messages))
+        return messages
 
     def acknowledge(self, position: str) -> None:
         self._confirmed = max(self._confirmed, parse_lsn(position))
@@ -157,6 +205,19 @@ class PostgresCapture:
     def close(self) -> None:
         self._stream.close()
         self._tables.close()
+
+    def _look_for_absent(self) -> None:
+        """A publication that comes while we stream without it publishes changes that we never see."""
+        if not self._absent or time.monotonic() - self._looked_at < LOOK_SECONDS:
+            return
+        self._looked_at = time.monotonic()
+        with connect(self._url) as connection, source_errors(self._url, "looking for publications"):
+            found = existing(connection, self._absent)
+        if found:
+            raise SourceRefused(
+                f"publication {found[0]} was made while capture ran without it: some of its changes are lost",
+                hint="run `tailrace drop` on this pipeline, then `tailrace run`: every table is copied again",
+            )
 
     def _mark_idle(self) -> None:
         """Let an idle publication's progress flow through the log to the sinks, so that the server may forget."""
@@ -183,8 +244,6 @@ class PostgresCapture:
 
     def _packed(self, messages: list[Any]) -> Batch:
         buffer, bounds = pgoutput.pack(messages)
-        if bounds[-1] > _PACK_LIMIT:
-            raise DecodeError(f"a batch of {int(bounds[-1])} bytes does not fit a segment")
         return Batch(self._next, buffer, bounds, pgoutput.kinds_of(buffer, bounds, self._next))
 
     def _described(self, batch: Batch) -> tuple[Described, int | None]:

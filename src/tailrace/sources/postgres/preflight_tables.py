@@ -19,6 +19,7 @@ from tailrace.model.schema import Identity
 from tailrace.sources.base import Finding, Level
 from tailrace.sources.findings import fail, number_of, ok, some_of, warn
 from tailrace.sources.postgres.facts import NotTable, Part, Publication, Server, Table, TableColumn, Tables
+from tailrace.sources.postgres.preflight_publication import Fate, Publications
 from tailrace.sources.postgres.types import column_type, has_binary_decoder
 
 STATEMENTS = 10  # of a fix that needs one a table
@@ -34,7 +35,7 @@ class Remark(msgspec.Struct, frozen=True):
 
 def findings(
     tables: Tables,
-    publication: Publication | None,
+    around: Publications,
     server: Server,
     settings: config.Source,
     unmatched: Sequence[str],
@@ -42,14 +43,15 @@ def findings(
 ) -> Iterator[Finding]:
     """`unmatched` are the patterns that take no table; `others` what may have been meant by them."""
     yield from (_unmatched(pattern, tables, others) for pattern in unmatched)
-    if not tables.captured and not unmatched:
+    captured = [table for table in tables.captured if not around.is_left_out(table, server)]
+    if not captured and (tables.captured or not unmatched):
         yield fail(
             "tables",
             f"no table of the database {server.database} is left to capture by source.tables:"
             f" {', '.join(settings.tables)}",
             "correct source.tables",
         )
-    remarks = list(_remarks(tables, publication, server, settings))
+    remarks = list(_remarks(tables, around, server, settings))
     yield from (remark.finding for remark in remarks)
     if tables.captured:
         yield _summary(tables, remarks)
@@ -62,16 +64,14 @@ def _summary(tables: Tables, remarks: Iterable[Remark]) -> Finding:
     return ok("tables", f"{number_of(sound, 'table')}{rest}: ok")
 
 
-def _remarks(
-    tables: Tables, publication: Publication | None, server: Server, settings: config.Source
-) -> Iterator[Remark]:
+def _remarks(tables: Tables, around: Publications, server: Server, settings: config.Source) -> Iterator[Remark]:
     yield from _unlogged(tables.wanted)
     yield from _foreign_partitions(tables.captured)
     yield from _privileges(tables.captured, server)
     yield from _hidden_rows(tables.captured, server)
-    yield from _identities(tables.captured)
-    yield from _types(tables, publication, is_binary=settings.binary)
-    yield from _generated(tables.captured, publication)
+    yield from _identities(tables.captured, around, server)
+    yield from _types(tables, around.main, is_binary=settings.binary)
+    yield from _generated(tables.captured, around.main)
 
 
 def _unmatched(pattern: str, tables: Tables, others: Sequence[NotTable]) -> Finding:
@@ -175,19 +175,20 @@ def _hidden_rows(tables: Sequence[Table], server: Server) -> Iterator[Remark]:
         )
 
 
-def _identities(tables: Sequence[Table]) -> Iterator[Remark]:
+def _identities(tables: Sequence[Table], around: Publications, server: Server) -> Iterator[Remark]:
     lost = {table.name: [part for part in table.parts if _cannot_identify(part)] for table in tables}
-    parts = [part for found in lost.values() for part in found]
-    consequence = "inserts only: updates and deletes will fail in the source"
-    for what, kind, grade in (
-        ("no usable primary key", "FULL", [part for part in parts if not part.has_key]),
-        ("no replica identity", "DEFAULT", [part for part in parts if part.has_key]),
-    ):
-        if grade:
-            about = frozenset(name for name, found in lost.items() if any(part in grade for part in found))
-            message = f"{number_of(len(about), 'table')} with {what} ({some_of(about)}): {consequence}"
-            fix = _statements(f"ALTER TABLE {{}} REPLICA IDENTITY {kind};", grade)
-            yield Remark(warn("replica identity", message, fix), about)
+    fates = {table.name: around.fate(table, server) for table in tables if lost[table.name]}
+    for fate in Fate:
+        parts = [part for name, found in lost.items() for part in found if fates.get(name) is fate]
+        for what, kind, grade in (
+            ("no usable primary key", "FULL", [part for part in parts if not part.has_key]),
+            ("no replica identity", "DEFAULT", [part for part in parts if part.has_key]),
+        ):
+            if grade:
+                about = frozenset(name for name, found in lost.items() if any(part in grade for part in found))
+                message = f"{number_of(len(about), 'table')} with {what} ({some_of(about)}): {fate}"
+                fix = _statements(f"ALTER TABLE {{}} REPLICA IDENTITY {kind};", grade)
+                yield Remark(warn("replica identity", message, fix), about)
     whole = [t for t in tables if t.source.identity is Identity.FULL and not t.source.has_primary_key]
     if whole:
         message = f"{number_of(len(whole), 'table')} without a key and with identity full ({some_of(_names(whole))})"
@@ -226,7 +227,7 @@ def _generated(tables: Sequence[Table], publication: Publication | None) -> Iter
 def _published_columns(table: Table, publication: Publication | None) -> list[TableColumn]:
     """Those that the publication sends; all but the generated ones where none lists them."""
     listed = publication.tables.get((table.source.schema, table.source.name)) if publication else None
-    if listed is None or listed.columns is None:
+    if listed is None:
         return [column for column in table.columns if not column.is_generated]
     return [column for column in table.columns if column.name in listed.columns]
 
