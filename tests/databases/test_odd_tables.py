@@ -25,10 +25,10 @@ from tailrace.testing.sinks import wait_until_current
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(900)]
 
 KEYS = """
-CREATE TABLE deferrable (k int PRIMARY KEY DEFERRABLE, v text);
+CREATE TABLE may_be_deferred (k int PRIMARY KEY DEFERRABLE, v text);
 CREATE TABLE deferred (k int, v text, PRIMARY KEY (v, k) DEFERRABLE INITIALLY DEFERRED);
 CREATE TABLE deferrable_default (k int PRIMARY KEY DEFERRABLE, v text);
-ALTER TABLE deferrable REPLICA IDENTITY FULL;
+ALTER TABLE may_be_deferred REPLICA IDENTITY FULL;
 ALTER TABLE deferred REPLICA IDENTITY FULL;
 CREATE TABLE at_once (k int PRIMARY KEY, v text);
 CREATE TABLE in_other_order (c text, b int, a int, PRIMARY KEY (b, c));
@@ -89,7 +89,7 @@ def fill(connection: psycopg.Connection[Any]) -> None:
         connection.execute(f"CREATE TABLE {name} ({TABLE})".encode())
         insert = f"INSERT INTO {name} VALUES (1, 'of {number}', 'old', 1), (2, 'of {number}', 'old', 2)"
         connection.execute(insert.encode())
-    for table in ("deferrable", "deferred", "deferrable_default", "at_once", "lost_index"):
+    for table in ("may_be_deferred", "deferred", "deferrable_default", "at_once", "lost_index"):
         connection.execute(f"INSERT INTO {table} SELECT n, 'old' FROM generate_series(1, 5) n".encode())
     for table in ("in_other_order", "in_other_order_full", "with_included"):
         connection.execute(f"INSERT INTO {table} SELECT 'x', n, -n FROM generate_series(1, 5) n".encode())
@@ -105,10 +105,10 @@ def fill(connection: psycopg.Connection[Any]) -> None:
 
 
 CHANGES = [
-    "UPDATE deferrable SET k = k + 1",
-    "BEGIN; UPDATE deferred SET k = k + 1 WHERE k < 3; UPDATE deferred SET k = k + 1 WHERE k >= 3; COMMIT",
-    "BEGIN; UPDATE deferred SET k = 4 WHERE k = 3; UPDATE deferred SET k = 9 WHERE k = 4 AND v = 'old'; COMMIT",
-    "BEGIN; INSERT INTO deferred VALUES (5, 'old'); UPDATE deferred SET k = -k WHERE k = 5; COMMIT",
+    "UPDATE may_be_deferred SET k = k + 1",
+    "UPDATE deferred SET k = k % 5 + 1 WHERE k < 6",
+    """BEGIN; INSERT INTO deferred VALUES (5, 'old'); UPDATE deferred SET k = k + 10; DELETE FROM deferred WHERE k = 15;
+    INSERT INTO deferred VALUES (15, 'old'), (5, 'old'); COMMIT""",
     "INSERT INTO deferrable_default VALUES (6, 'new')",
     "UPDATE at_once SET k = k + 10",
     "UPDATE at_once SET k = k - 1 WHERE k > 10",

@@ -529,6 +529,13 @@ def test_a_type_message_names_its_type():
     assert parse_type(type_(16_500, "", "int4"), 1) == (16_500, "pg_catalog", "int4")
 
 
+@pytest.mark.parametrize("change", [update(3, "2", "b", "c"), delete(3, key=("1", None, None))])
+def test_an_old_row_that_is_not_whole_is_refused_where_nothing_else_says_which_row_is_meant(change):
+    frames, _ = frames_of(transaction(insert(3, "1", "a", "b"), change), DEFINITIONS)
+    with pytest.raises(DecodeError, match=r"not sent whole; public\.whole at offset 3"):
+        list(decode(frames, 1, 4))
+
+
 def test_marks_are_made_in_the_protocols_own_time():
     _, position, time = struct.unpack(">cqq", keepalive_mark(0x77, NOON_US))
     assert (position, time) == (0x77, NOON_US - EPOCH_US)

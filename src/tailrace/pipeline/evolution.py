@@ -97,8 +97,12 @@ def has_renamed_labels(old: TableSchema, present: TableSchema) -> bool:
 
 
 def _same(one: Column, other: Column) -> bool:
-    """The very column, of the same type. Enum labels may come: they are text in every sink."""
-    return one.number == other.number and _without_labels(one.type) == _without_labels(other.type)
+    """The very column, of the same type. Enum labels may come: they are text in every sink.
+
+    A number is 0 where a column was gone from the catalog before its description was read.
+    """
+    is_known = one.number and other.number
+    return (not is_known or one.number == other.number) and _without_labels(one.type) == _without_labels(other.type)
 
 
 def _without_labels(type_: ColumnType) -> ColumnType:

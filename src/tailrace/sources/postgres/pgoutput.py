@@ -17,7 +17,7 @@ import pyarrow as pa
 from tailrace.errors import DecodeError, SourceError, ValueRefused
 from tailrace.model.changes import Changes, Flags, Op
 from tailrace.model.frames import PADDING, TRANSACTIONS, Definition, Frames
-from tailrace.model.schema import TableSchema
+from tailrace.model.schema import Identity, TableSchema
 from tailrace.sources.postgres.lanes import HAS_VALUE, UNCHANGED, Bytes, Cells, Integers, big_endian, blank, walk
 from tailrace.sources.postgres.values import decode_values
 
@@ -264,6 +264,8 @@ def _decode_together(frames: Frames, kinds: Bytes, rows: Integers, schema: Table
     buffer, width = frames.buffer, len(schema.columns)
     starts, ends = frames.bounds[rows], frames.bounds[rows + 1]
     op = _OP_OF[kinds[rows]]
+    if not schema.key and schema.identity is Identity.FULL:
+        _check_whole(buffer[starts + 5], op)
     new, old, old_rows = _tuples(buffer, starts, ends, op, width)
     unchanged = _unchanged(new, op)
     begin = frames.transactions.column("begin").to_numpy()
@@ -280,6 +282,15 @@ def _decode_together(frames: Frames, kinds: Bytes, rows: Integers, schema: Table
         before_rows=old_rows,
         before=_typed(buffer, old, schema, len(old_rows)),
     )
+
+
+def _check_whole(marker: Bytes, op: np.ndarray) -> None:
+    """Without a key the old row is all that tells which one is meant. A partition has an identity of its own."""
+    if (((op == Op.UPDATE) | (op == Op.DELETE)) & (marker != ord("O"))).any():
+        raise DecodeError(
+            "an old row of a table without a key was not sent whole",
+            hint="ALTER TABLE … REPLICA IDENTITY FULL for each of its partitions, then copy the table again",
+        )
 
 
 def _tuples(
