@@ -39,7 +39,7 @@ from tailrace.log.writer import LogWriter
 from tailrace.testing.messages import Feed, transaction
 vars(lease).update(json.loads(sys.argv[2]))
 storage = Storage(sys.argv[1])
-feed = Feed(LogWriter.open(storage) or LogWriter.create(storage, "a source", "0/0"), {})
+feed = Feed(LogWriter.open(storage) or LogWriter.create(storage, None, "0/0"), {})
 print("ready", flush=True)
 for line in sys.stdin:
     try:
@@ -123,7 +123,7 @@ def renewed(storage: Storage, name: str = "writer.lock") -> float:
 def test_a_log_on_an_object_store_is_written_read_and_shortened(state):
     folder = state.folder("log")
     assert folder.path == f"{state.path}/log"
-    feed = Feed(LogWriter.create(folder, "a source", "0/0"), {})
+    feed = Feed(LogWriter.create(folder, None, "0/0"), {})
     for _ in range(3):
         feed.append(*transaction(b"M"))
     feed.writer.forget(3)

@@ -448,7 +448,7 @@ def anew(feed: Feed, folder: Path) -> None:
     """The state directory is deleted, and a new run fills it again, with other changes."""
     feed.writer.close()
     shutil.rmtree(folder / "state")
-    feed.writer = LogWriter.create(Storage(str(folder / "state" / "log")), "a source", "0/0")
+    feed.writer = LogWriter.create(Storage(str(folder / "state" / "log")), None, "0/0")
     for number in range(10, 13):
         feed.append(*transaction(*rows(number)))
 

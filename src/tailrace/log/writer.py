@@ -104,6 +104,7 @@ class LogWriter:
 
     def _drop_unfinished(self, first: int) -> None:
         """Give up what is there of an unfinished transaction, which begins at offset `first`."""
+        self._check_lock()
         self.segments = _drop_unfinished(self.storage)
         self.size = sum(facts.size for facts in self.segments.values())
         self._next = first
@@ -193,5 +194,11 @@ def _drop_unfinished(storage: Storage) -> dict[SegmentName, SegmentFacts]:
 
 def _covered(names: Sequence[SegmentName]) -> list[SegmentName]:
     """What was merged into another segment, and not deleted yet."""
-    whole = [name for name in names if name.committed == name.last]
-    return [n for n in whole if any(w != n and w.first <= n.first and n.last <= w.last for w in whole)]
+    reach, covered = 0, []
+    for name in sorted(names, key=lambda name: (name.first, -name.last)):
+        if name.committed != name.last:
+            continue
+        if name.last <= reach:
+            covered.append(name)
+        reach = max(reach, name.last)
+    return covered
