@@ -12,6 +12,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -148,8 +149,7 @@ class Bank:
 
     def begin(self, *, with_new_state: bool = False) -> None:
         if with_new_state:
-            home = self.folder / f"run_{self.kills.total()}"
-            home.mkdir()
+            home = Path(tempfile.mkdtemp(prefix="run_", dir=self.folder))
             urls = {kind: sink.url for kind, sink in self.sinks.items()}
             self.file = write_pipeline(home, self.source.url, urls, name="bank", tables=["public.*"])
         self.run = RunningPipeline(self.file)
