@@ -6,37 +6,50 @@ TailraceError
 ├── SourceError
 │   ├── SourceUnavailable  retried
 │   ├── SourceRefused      the database will not allow it: grant, configure or free what it names
+│   ├── SourceChanged      it is not the database that it was: point back, or begin anew
 │   ├── PositionLost       the database no longer has our place: snapshot again
 │   ├── DecodeError        bytes we cannot read: stop, never skip
 │   └── ValueRefused       a value that no Arrow type of ours can hold: stop or quarantine
 ├── StateError             the state directory cannot be written or is in use
+│   ├── OffsetGone         the log does not hold what a reader asks for: begin at what it keeps
 │   └── LogCorrupt         a segment failed its checksum
 ├── SinkError
 │   ├── SinkUnavailable    retried
+│   ├── SinkTaken          another run writes to it now: one of the two has to go
+│   ├── SinkChanged        it is not as we left it: restored, or written by somebody else
 │   └── SinkRejected       the sink refuses a row or a table: stop or quarantine
 └── EngineLost             Spark died under us: start again
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class TailraceError(Exception):
-    """Base of all errors raised on purpose. Pickles with its message and hint, so Spark can carry it."""
+    """Base of all errors raised on purpose. Pickles with all it says, so Spark can carry it.
+
+    With a `table` it is that table's own trouble, and nobody else's.
+    """
 
     retry = False
     hint: str | None = None
+    table: str | None = None
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, hint: str | None = None, table: str | None = None) -> None:
         super().__init__(message)
         if hint is not None:
             self.hint = hint
+        if table is not None:
+            self.table = table
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (type(self), str(self), self.hint))
+        return (_rebuild, (type(self), str(self), self.hint, self.table))
 
 
-def _rebuild(kind: type[TailraceError], message: str, hint: str | None) -> TailraceError:
-    return kind(message, hint=hint)
+def _rebuild(kind: type[TailraceError], message: str, hint: str | None, table: str | None = None) -> TailraceError:
+    return kind(message, hint=hint, table=table)
 
 
 class ConfigError(TailraceError):
@@ -61,6 +74,15 @@ class SourceRefused(SourceError):
     """The database answered, and will not do what capture needs."""
 
 
+class SourceChanged(SourceError):
+    """The source is another database than the one that the log and the sinks were read from."""
+
+    hint = (
+        "point source.url back at the database it was; or run `tailrace drop` on this pipeline, then `tailrace run`:"
+        " every table is copied again"
+    )
+
+
 class PositionLost(SourceError):
     """The source has forgotten changes that a sink still needs. Continuing would be silent loss."""
 
@@ -79,6 +101,15 @@ class StateError(TailraceError):
     """The state directory cannot be used."""
 
 
+class OffsetGone(StateError):
+    """A part of the change log that a reader asks for is not there."""
+
+    hint = (
+        "begin at what is kept, with a new checkpoint; the option `reader` makes the log wait for a stream, and"
+        " `log.keep` keeps history"
+    )
+
+
 class LogCorrupt(StateError):
     """A segment of the change log is damaged."""
 
@@ -95,6 +126,19 @@ class SinkUnavailable(SinkError):
     retry = True
 
 
+class SinkTaken(SinkError):
+    """Another run has claimed the sink since this one did. Nothing of ours may be written any more."""
+
+    hint = "one pipeline runs once: stop the other run, or this one"
+
+
+class SinkChanged(SinkError):
+    """What the sink remembers is not what we wrote last."""
+
+    retry = True
+    hint = "was the sink restored from a backup, or changed by hand?"
+
+
 class SinkRejected(SinkError):
     """The sink will not take a row, a column or a table."""
 
@@ -103,3 +147,13 @@ class EngineLost(TailraceError):
     """Spark's JVM or a query died."""
 
     hint = "run the same command again: it continues where the sinks are"
+
+
+@contextmanager
+def about(table: str) -> Iterator[None]:
+    """A value or a table that is refused inside is one of this table, unless the error says another."""
+    try:
+        yield
+    except (DecodeError, ValueRefused, SinkRejected) as error:
+        error.table = error.table or table
+        raise

@@ -71,8 +71,11 @@ EXPECTED = {
     "blobs": [r'["\\x00ff","\\x"]', None],
     "moments": ['["1970-01-01 00:00:00+00:00","infinity",null]', None],
     "days": ['["2024-02-29","0044-03-15 BC","-infinity"]', None],
+    "matrices": ["[[1,2],[3,null]]", '{"[0:1]":[1,2]}', "[1]", "[]", '{"[-1:0][7:7]":[[1],[2]]}', None],
+    "word tables": [r'[["a\"b",""],[null,"{,}"]]', None],
+    "boxes": ['["(2,2),(1,1)",null,"(4,4),(3,3)"]', "[]", None],
 }
-REFUSED = {"float32", "float64", "numeric", "date", "timestamp", "timestamptz"}
+REFUSED = {"float32", "float64", "numeric", "date", "timestamp", "timestamptz", "undefined", "late", "late_utc"}
 """Samples with a value that MySQL has not: NaN, infinities, 1000 digits, the years before 1 and after 9999."""
 
 
@@ -314,7 +317,7 @@ def test_a_crash_between_a_schema_change_and_its_watermark_is_repeated(sink, mak
     restarted = make_sink()
     assert restarted.read_state().watermark == watermark(10)
     part = restarted.stage("batch", 0, changes)
-    restarted.commit(Batch((part,), watermark(20), (status(wider),)), SourceRows(wider))
+    restarted.commit(Batch((part,), watermark(20), (status(wider),), watermark(10)), SourceRows(wider))
     assert sorted(rows(wider)) == [(1, "a", "x", None), (2, "b", "y", 5)]
     restarted.close()
 

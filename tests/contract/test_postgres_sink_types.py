@@ -27,13 +27,18 @@ from tailrace.testing.sink_changes import SourceRows, chunk, status, watermark
 SESSION = "-c DateStyle=ISO -c TimeZone=UTC -c IntervalStyle=iso_8601 -c bytea_output=hex -c search_path=public"
 ARRAYS = {
     "smallint[]": ["{}", "{1,NULL,-2}"],
-    "text[]": [r'{"a,b","\"","\\","",NULL,"NULL",null,"{c}"}', "{}"],
+    "text[]": [
+        r'{{"a,b","\""},{"\\",NULL}}',
+        '[0:0]={"{x},]=["}',
+        r'{"a,b","\"","\\","",NULL,"NULL",null,"{c}"}',
+        "{}",
+    ],
     "character varying(9)[]": ["{a,NULL}"],
     "character(3)[]": ['{a,"",NULL}'],
     "real[]": ["{0.1,NaN,-Infinity,-0,1e-7,NULL}"],
     "double precision[]": ["{0.1,NaN,-Infinity,-0,1e-7,1e22}"],
     "numeric[]": ["{1.50,NULL,NaN,1e30}"],
-    "numeric(12,2)[]": ["{1.50,NULL}"],
+    "numeric(12,2)[]": ["{1.50,NULL,NaN}", "{{NaN},{1.00}}"],
     "boolean[]": ["{t,f,NULL}"],
     "bytea[]": [r'{"\\x00ff","\\x"}'],
     "uuid[]": ["{6ba7b810-9dad-11d1-80b4-00c04fd430c8}"],
@@ -45,6 +50,12 @@ ARRAYS = {
     "inet[]": ["{::1,10.0.0.0/8,1.2.3.4}"],
     "mood[]": ["{sad}"],
     "int4range[]": ['{"[1,5)",empty}'],
+    "integer[]": ["{{1,2},{3,NULL}}", "[0:1]={1,2}", "{1}", "[-2:-1][5:5]={{1},{2}}", "{}"],
+    "timestamp[]": ['{"294276-12-31 23:59:59.999999"}'],
+    "box[]": ["{(2,2),(1,1);(4,4),(3,3);NULL}", "{{(2,2),(1,1)};{(4,4),(3,3)}}", "{}"],
+    "numbers[]": [r'{"{1,2}","{3}",NULL}', "{}", r'{{"{1}","[0:0]={2}"}}'],
+    "boxy[]": ["{(2,2),(1,1);(4,4),(3,3)}"],
+    "shape[]": [r'{"\\x00":"\\x01"}'],
     "point[]": ['{"(1,2)","(-0,1e300)"}'],
 }
 
@@ -100,7 +111,9 @@ class Pair:
         batches = snapshot.read_all(self.source_url, schema)
         changes = [NetChanges(schema, n == 0, b.slice(0, 0).select([0]), b) for n, b in enumerate(batches)]
         part = self.sink.stage("batch", 0, changes)
-        self.sink.commit(Batch((part,), watermark(self.offset)), SourceRows(schema))
+        self.sink.commit(
+            Batch((part,), watermark(self.offset), before=self.sink.read_state().watermark), SourceRows(schema)
+        )
 
     def assert_same(self, schema: TableSchema) -> None:
         query = (

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 
 from tailrace.errors import DecodeError, ValueRefused
-from tailrace.model import characters
+from tailrace.model import characters, shapes
+from tailrace.model.text import to_text
 from tailrace.model.types import ColumnType, Kind, arrow_type
 from tailrace.sources.postgres.types import _ELEMENTS, _TABLE, column_type, has_binary_decoder
 from tailrace.sources.postgres.values import decode_values
@@ -130,7 +131,6 @@ def test_decimals(value: bytes, expected: str) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        numeric(0xC000, 0, 0),
         numeric(0xD000, 0, 0),
         numeric(0xF000, 0, 0),
         numeric(0, 2, 0, 100),
@@ -147,8 +147,8 @@ def test_a_number_that_does_not_fit_is_refused(value: bytes) -> None:
 
 
 @pytest.mark.parametrize("type_", NUMERICS, ids=lambda type_: type_.name)
-@pytest.mark.parametrize("value", [numeric(0xC000, 0, 0), numeric(0xF000, 0, 0), numeric(0, 0, 0, *[1] * 30)])
-def test_no_decimal_holds_nan_infinity_or_endless_digits(value: bytes, type_: ColumnType) -> None:
+@pytest.mark.parametrize("value", [numeric(0xD000, 0, 0), numeric(0xF000, 0, 0), numeric(0, 0, 0, *[1] * 30)])
+def test_no_decimal_holds_infinity_or_endless_digits(value: bytes, type_: ColumnType) -> None:
     with pytest.raises(ValueRefused):
         decode([value], "b", type_)
 
@@ -159,7 +159,7 @@ def test_a_number_just_past_128_bits_is_refused() -> None:
 
 
 def test_text_that_does_not_fit_a_decimal_is_refused_and_other_text_malformed() -> None:
-    for text in (b"NaN", b"Infinity", b"12345678901.00", b"0.001", b"9" * 50):
+    for text in (b"Infinity", b"12345678901.00", b"0.001", b"9" * 50):
         with pytest.raises(ValueRefused):
             decode([text], "t", MONEY_LIKE)
     for text in (b"", b"abc", b"1,5", b"--1"):
@@ -186,10 +186,65 @@ def test_arrays_of_one_dimension_are_lists() -> None:
     assert decode(values, "bbntt", column_type(1007, -1, {})).to_pylist() == [[1, None, 2], [], None, [3, None], []]
 
 
-@pytest.mark.parametrize("value", [array(b"\0\0\0\1", dimensions=2), array(b"\0\0\0\1", first=0)])
-def test_another_shape_of_array_is_refused(value: bytes) -> None:
-    with pytest.raises(ValueRefused, match="dimension"):
-        decode([value], "b", column_type(1007, -1, {}))
+@pytest.mark.parametrize("type_", NUMERICS, ids=lambda type_: type_.name)
+def test_nan_is_among_the_decimals_and_others_stay(type_: ColumnType) -> None:
+    values = [numeric(0xC000, 0, 0), numeric(0, 0, 0), None, b"NaN", b"0"]
+    zero = f"{Decimal(0):.{type_.scale}f}"
+    for times in (1, 20):
+        decoded = decode(values * times, "bbntt" * times, type_)
+        assert to_text(decoded, type_).to_pylist() == ["NaN", zero, None, "NaN", zero] * times
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_an_array_of_another_shape_brings_its_shape(count: int) -> None:
+    values = [
+        array(b"\0\0\0\1", dimensions=2),
+        array(b"\0\0\0\2", None, first=0),
+        array(b"\0\0\0\3"),
+        None,
+        b"{{1}}",
+        b"[0:1]={2,NULL}",
+        b"{3}",
+    ]
+    decoded = decode(values * count, "bbbnttt" * count, column_type(1007, -1, {}))
+    assert shapes.elements_of(decoded).to_pylist() == [[1], [2, None], [3], None, [1], [2, None], [3]] * count
+    assert shapes.shapes_of(decoded) == ["[1:1][1:1]", "[0:1]", None, None, "[1:1][1:1]", "[0:1]", None] * count
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        struct.pack(">iii", 7, 0, 23) + struct.pack(">ii", 1, 1) * 7,
+        struct.pack(">iiiiiii", 2, 0, 23, 2**31 - 1, 1, 2**31 - 1, 1),
+        struct.pack(">iiiiiii", 2, 0, 23, 0, 1, 1, 1),
+        array(b"\0\0\0\1", dimensions=2) + b"x",
+        array(b"\0\0\0\1", dimensions=2)[:20],
+    ],
+)
+def test_a_damaged_array_of_another_shape_is_malformed(value: bytes) -> None:
+    for copies in (1, 40):
+        with pytest.raises(DecodeError):
+            decode([value] * copies, "b", column_type(1007, -1, {}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[0:1]",
+        b"[0:1]=",
+        b"[0:1]={1}",
+        b"{{1},{2,3}}",
+        b"{{1},2}",
+        b"{{1}",
+        b"{{1}}}",
+        b"{{}}",
+        b"{{1 2},{,}}",
+        b"[a]={1}",
+    ],
+)
+def test_damaged_text_of_an_array_of_another_shape_is_malformed(text: bytes) -> None:
+    with pytest.raises(DecodeError):
+        decode([text], "t", column_type(1007, -1, {}))
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tailrace.errors import ValueRefused, about
+from tailrace.model import extremes, shapes
 from tailrace.model.schema import TableSchema
 
 Flags = npt.NDArray[np.bool_]
@@ -52,6 +54,11 @@ class Changes:
     def __len__(self) -> int:
         return len(self.op)
 
+    @property
+    def nbytes(self) -> int:
+        """The size of the values."""
+        return int(self.after.nbytes + self.before.nbytes)
+
     def keep(self, mask: Flags) -> Changes:
         """Only the rows where `mask` is true."""
         if mask.all():
@@ -77,8 +84,14 @@ class Changes:
         return self.keep((rows >= start) & (rows < stop))
 
     def to_arrow(self) -> pa.RecordBatch:
-        """The flat form, with the columns of `change_schema`."""
+        """The flat form, with the columns of `change_schema`.
+
+        Raises ValueRefused for a value that only we could read from them: others would take it for another.
+        """
         flat = change_schema(self.schema)
+        with about(self.schema.table):
+            for rows in (self.after, self.before):
+                _refuse_extremes(rows, self.schema)
         position = pa.array(self.commit_position)
         columns = [
             *self.after.columns,
@@ -128,7 +141,7 @@ def change_schema(schema: TableSchema) -> pa.Schema:
 
 
 def concat(pieces: list[Changes]) -> Changes:
-    """Several runs of the same schema version, in order, as one."""
+    """Several runs of the same schema version, in order, as one; in all they have less than 2 GiB of any column."""
     if len(pieces) == 1:
         return pieces[0]
     starts = np.cumsum([0, *(len(piece) for piece in pieces[:-1])])
@@ -152,5 +165,27 @@ def concat(pieces: list[Changes]) -> Changes:
 
 
 def _concat_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    columns = [pa.concat_arrays([b.column(i) for b in batches]) for i in range(batches[0].num_columns)]
-    return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)
+    columns = [shapes.concat([b.column(i) for b in batches]) for i in range(batches[0].num_columns)]
+    return pa.RecordBatch.from_arrays(columns, names=batches[0].schema.names)
+
+
+def _refuse_extremes(rows: pa.RecordBatch, schema: TableSchema) -> None:
+    for column, array in zip(schema.columns, rows.columns, strict=True):
+        if problem := _extreme(array):
+            raise ValueRefused(
+                f"column {schema.table}.{column.name} ({column.type.name}): {problem}",
+                hint="read the table without this row, or this column, or from a sink",
+            )
+
+
+def _extreme(array: pa.Array) -> str:
+    """What a column has that its Arrow type is not made for."""
+    if shapes.is_shaped(array.type):
+        return "an array has more than one dimension or does not start at 1, which a list can not express"
+    if pa.types.is_list(array.type):
+        return _extreme(array.flatten())
+    if pa.types.is_decimal(array.type) and extremes.is_nan(array).any():
+        return "NaN has no place in a decimal"
+    if pa.types.is_timestamp(array.type) and extremes.has_late(array.drop_null().view(pa.int64()).to_numpy()):
+        return "a timestamp is past the year 294247, the end of 64 bits of microseconds since 1970"
+    return ""

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tailrace.errors import ValueRefused
+from tailrace.model import shapes
 
 Array = npt.NDArray[Any]
 MAX_BYTES = 2**31 - 1
@@ -46,6 +47,8 @@ def spans(buffer: Array, place: Array, length: Array) -> pa.BinaryArray:
     count = len(place)
     if not count:
         return pa.array([], pa.binary())
+    if count == 1 and 2 * int(length[0]) > len(buffer):
+        return _whole(buffer, int(place[0]), int(length[0]))
     even = np.arange(0, 2 * count, 2)
     if (place[1:] < place[:-1]).any():
         order = np.argsort(place, kind="stable")
@@ -59,6 +62,23 @@ def spans(buffer: Array, place: Array, length: Array) -> pa.BinaryArray:
     both = pa.Array.from_buffers(pa.binary() if is_small else pa.large_binary(), 2 * count - 1, buffers)
     taken = both.take(pa.array(even))
     return taken if is_small else taken.cast(pa.binary())
+
+
+def _whole(buffer: Array, place: int, length: int) -> pa.BinaryArray:
+    """One value that is most of the buffer, and is not copied out of it."""
+    bounds = np.array([0, length], np.int32)
+    return pa.Array.from_buffers(
+        pa.binary(), 1, [None, pa.py_buffer(bounds), pa.py_buffer(buffer).slice(place, length)]
+    )
+
+
+def data_of(array: pa.Array) -> pa.Buffer:
+    """The bytes of all values of a string or binary array, one after the other."""
+    _, offsets, data = array.buffers()
+    if data is None:
+        return pa.py_buffer(b"")
+    first, last = np.frombuffer(offsets, np.int32)[[array.offset, array.offset + len(array)]].tolist()
+    return data.slice(first, last - first)
 
 
 def numbers(digits: Array, point: int, length: Array, scale: Array | int, negative: Array) -> pa.StringArray:
@@ -82,7 +102,7 @@ def in_rows(parts: list[pa.Array], rows: list[Array], count: int, type_: pa.Data
     """Parts of a column put back into the rows they came from; null where there is none."""
     if not parts:
         return pa.nulls(count, type_)
-    together = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+    together = shapes.concat(parts)
     if len(rows) == 1 and len(rows[0]) == count:
         return together
     source = np.full(count, -1, np.int64)

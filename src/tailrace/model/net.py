@@ -10,12 +10,15 @@ step loops over rows in Python, except over the rare updates that change a key w
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.errors import SourceRefused
+from tailrace.model import shapes
 from tailrace.model.changes import Changes, Flags, Integers, Op, concat
 from tailrace.model.schema import Identity, TableSchema
 
@@ -63,6 +66,13 @@ def net_changes(pieces: list[Changes]) -> list[NetChanges]:
     if not len(moves):
         return [_net_of_keys(changes, truncate)]
     return _around_moves(changes, truncate, moves)
+
+
+def drained(first: list[NetChanges], rest: Iterator[NetChanges]) -> Iterator[NetChanges]:
+    """Those, then the others. A piece that was given out is not held here."""
+    while first:
+        yield first.pop(0)
+    yield from rest
 
 
 def _partial_moves(changes: Changes) -> Integers:
@@ -124,9 +134,9 @@ def _keys_in_order(changes: Changes) -> tuple[pa.RecordBatch, Integers, Flags]:
     if not len(olds):
         return keys, rows, np.zeros(len(rows), np.bool_)
     old_keys = _select(changes.before, indexes).filter(pa.array(is_update))
-    both = [pa.concat_arrays([new, old]) for new, old in zip(keys.columns, old_keys.columns, strict=True)]
+    both = [shapes.concat([new, old]) for new, old in zip(keys.columns, old_keys.columns, strict=True)]
     order = np.argsort(np.concatenate([rows * 2 + 1, olds * 2]), kind="stable")
-    combined = pa.RecordBatch.from_arrays(both, schema=keys.schema)
+    combined = pa.RecordBatch.from_arrays(both, names=keys.schema.names)
     is_old = np.concatenate([np.zeros(len(rows), np.bool_), np.ones(len(olds), np.bool_)])
     return _take(combined, order), np.concatenate([rows, olds])[order], is_old[order]
 
@@ -163,7 +173,7 @@ def _by_missing(
     schema: TableSchema, columns: list[pa.Array], missing: Flags
 ) -> tuple[pa.RecordBatch, tuple[Partial, ...]]:
     """Whole rows apart from partial ones, these grouped by the columns they lack."""
-    rows = pa.RecordBatch.from_arrays(columns, schema=schema.arrow)
+    rows = schema.rows(columns)
     patterns, which = np.unique(missing, axis=0, return_inverse=True)
     which = which.reshape(-1)
     upserts, partials = rows.slice(0, 0), []
@@ -180,13 +190,17 @@ def _by_missing(
 def _net_of_rows(changes: Changes, truncate: bool) -> NetChanges:
     """A multiset: +1 for each row that comes, -1 for each that goes."""
     schema = changes.schema
-    comes = (changes.op == Op.INSERT) | (changes.op == Op.UPDATE)
     if schema.identity is not Identity.FULL:
-        inserts = changes.after.filter(pa.array(comes))
-        return NetChanges(schema, truncate, changes.after.slice(0, 0), inserts)
+        if (changes.op != Op.INSERT).any():
+            raise SourceRefused(
+                f"an update or a delete of {schema.table} does not say which row it is about: the table has no key",
+                hint="ALTER TABLE … REPLICA IDENTITY FULL, then copy the table again",
+                table=schema.table,
+            )
+        return NetChanges(schema, truncate, changes.after.slice(0, 0), changes.after)
+    comes = (changes.op == Op.INSERT) | (changes.op == Op.UPDATE)
     arrivals = changes.after.filter(pa.array(comes))
-    both = [pa.concat_arrays([a, b]) for a, b in zip(arrivals.columns, changes.before.columns, strict=True)]
-    rows = pa.RecordBatch.from_arrays(both, schema=schema.arrow)
+    rows = schema.rows([shapes.concat([a, b]) for a, b in zip(arrivals.columns, changes.before.columns, strict=True)])
     codes, count = _codes(rows)
     signs = np.ones(len(codes), np.int64)
     signs[arrivals.num_rows :] = -1
@@ -241,10 +255,11 @@ def _select(rows: pa.RecordBatch, indexes: tuple[int, ...]) -> pa.RecordBatch:
 
 
 def _take(rows: pa.RecordBatch, indexes: Integers) -> pa.RecordBatch:
+    """Rows by their places; all of them, in order, are not copied."""
+    if len(indexes) == rows.num_rows and (np.diff(indexes, prepend=-1) == 1).all():
+        return rows
     return rows.take(pa.array(indexes))
 
 
 def _no_keys(schema: TableSchema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema.arrow], schema=schema.arrow).select(
-        list(schema.key_indexes)
-    )
+    return schema.no_rows().select(list(schema.key_indexes))

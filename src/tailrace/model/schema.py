@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from functools import cached_property
 
 import msgspec
 import pyarrow as pa
 
+from tailrace.model import shapes
+from tailrace.model.names import table_name
 from tailrace.model.types import ColumnType, arrow_type
 
 
@@ -44,8 +47,8 @@ class TableSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
     @property
     def table(self) -> str:
-        """The table's name as people write it and as all state is filed under: `schema.name`, unquoted."""
-        return f"{self.schema}.{self.name}"
+        """The table's name as people write it and as all state is filed under: `schema.name`."""
+        return table_name(self.schema, self.name)
 
     @cached_property
     def key_indexes(self) -> tuple[int, ...]:
@@ -56,3 +59,14 @@ class TableSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     def arrow(self) -> pa.Schema:
         """The Arrow schema of the table's own columns."""
         return pa.schema([pa.field(c.name, arrow_type(c.type), True) for c in self.columns])
+
+    def rows(self, columns: Sequence[pa.Array]) -> pa.RecordBatch:
+        """All columns as rows. Arrays may come with their shapes (`model.shapes`); all else is of its Arrow type."""
+        fields = [
+            field.with_type(shapes.shaped_type(field.type)) if shapes.is_shaped(column.type) else field
+            for field, column in zip(self.arrow, columns, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(list(columns), schema=pa.schema(fields))
+
+    def no_rows(self) -> pa.RecordBatch:
+        return self.rows([pa.array([], field.type) for field in self.arrow])

@@ -7,7 +7,7 @@ Guarantee: it depends on the value alone, and the value can be had back from it 
 | boolean | `true`, `false` |
 | integers | digits |
 | floats | the shortest digits that read back as the same number: `0.1`, `-0`, `1e-7`, `1e+20`, `NaN`, `Infinity` |
-| decimal | every digit of the scale, never an exponent: `12.50` |
+| decimal | every digit of the scale, never an exponent: `12.50`; also `NaN` |
 | bytes | `\\x` and hexadecimal digits, lower case |
 | date | `2024-02-29`; also `0044-03-15 BC`, `12024-01-01`, `infinity`, `-infinity` |
 | time | `23:59:59`, with a fraction `23:59:59.500000`; also `24:00:00` |
@@ -16,6 +16,8 @@ Guarantee: it depends on the value alone, and the value can be had back from it 
 | timestamptz | the same in UTC, with `+00:00` |
 | interval | ISO 8601 as PostgreSQL writes it: `P1Y2M-3DT4H5M6.789S`, zero is `PT0S`; also `infinity` |
 | array | a JSON array. Integers, finite floats and booleans are JSON's own; NULL is `null`; all else is a string |
+| of several dimensions | JSON arrays in JSON arrays: `[[1,2],[3,null]]` |
+| that does not start at 1 | in an object, under its bounds: `{"[0:1]":[1,2]}`, `{"[1:1][0:1]":[[1,2]]}` |
 | the others | they are text already |
 
 A fraction of a second has six digits, or none when it is zero: SQLite's and Python's functions read both, and texts of
@@ -24,13 +26,15 @@ one column still sort by time (within the years 1 to 9999).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailrace.model import times
+from tailrace.model import extremes, shapes, times
 from tailrace.model.characters import GROUPS, HEX, Array, in_rows, numbers, offsets_of
 from tailrace.model.types import ColumnType, Kind
 
@@ -66,7 +70,10 @@ def _bytes(array: pa.Array) -> pa.StringArray:
 
 def _decimal(array: pa.Decimal128Array) -> pa.StringArray:
     scale = array.type.scale
-    words = np.frombuffer(array.buffers()[1], np.int64).reshape(-1, 2)[array.offset : array.offset + len(array)]
+    is_nan = extremes.is_nan(array)
+    if is_nan.any():
+        return _with_nan(array, is_nan)
+    words = extremes.decimal_words(array)
     negative = words[:, 1] < 0
     low = np.where(negative, -words[:, 0], words[:, 0]).view(np.uint64)
     high = np.where(negative, ~words[:, 1] + (words[:, 0] == 0), words[:, 1]).view(np.uint64)
@@ -77,6 +84,12 @@ def _decimal(array: pa.Decimal128Array) -> pa.StringArray:
     leading = np.argmax(digits[:, : point - 1] != ord("0"), axis=1) if point > 1 else np.zeros(len(array), np.int64)
     leading[(digits[:, : point - 1] == ord("0")).all(axis=1)] = point - 1
     return numbers(digits, point, point - leading, scale, negative)
+
+
+def _with_nan(array: pa.Decimal128Array, is_nan: Array) -> pa.StringArray:
+    rows = [np.flatnonzero(~is_nan), np.flatnonzero(is_nan)]
+    written = _decimal(array.take(pa.array(rows[0]))) if len(rows[0]) else pa.array([], pa.string())
+    return in_rows([written, pa.array(["NaN"] * len(rows[1]))], rows, len(array), pa.string())
 
 
 _LOW = np.uint64(0xFFFFFFFF)
@@ -104,7 +117,9 @@ def _divide(limbs: list[Array], groups: int) -> Array:
 _BARE = {Kind.BOOLEAN, Kind.INT16, Kind.INT32, Kind.INT64, Kind.ARRAY}
 
 
-def _array(array: pa.ListArray, element: ColumnType) -> pa.StringArray:
+def _array(array: pa.Array, element: ColumnType) -> pa.StringArray:
+    if shapes.is_shaped(array.type):
+        return _shaped(array, element)
     values = array.flatten()
     text = to_text(values, element)
     if element.kind in (Kind.FLOAT32, Kind.FLOAT64):
@@ -114,6 +129,33 @@ def _array(array: pa.ListArray, element: ColumnType) -> pa.StringArray:
     offsets = array.offsets.to_numpy()
     elements = pa.ListArray.from_arrays(pa.array(offsets - offsets[0], pa.int32()), pc.fill_null(text, "null"))
     return pc.binary_join_element_wise("[", pc.binary_join(elements, ","), "]", "")
+
+
+def _shaped(array: pa.StructArray, element: ColumnType) -> pa.StringArray:
+    """The ordinary arrays all at once, the others one by one."""
+    flat = _array(shapes.elements_of(array), element).to_pylist()
+    return pa.array(
+        [
+            text if shape is None else _nested(text, shape)
+            for text, shape in zip(flat, shapes.shapes_of(array), strict=True)
+        ],
+        pa.string(),
+    )
+
+
+def _nested(flat: str, shape: str) -> str:
+    """The elements are cut apart as they stand, so that no digit of theirs changes."""
+    bounds = shapes.bounds_of(shape)
+    elements = _JSON_ELEMENT.findall(flat[1:-1])
+    text = _joined(shapes.nested(elements, bounds))
+    return text if shapes.starts_at_1(bounds) else f'{{"{shape}":{text}}}'
+
+
+_JSON_ELEMENT = re.compile(r'"(?:[^"\\]|\\.)*"|[^,]+')
+
+
+def _joined(elements: list[Any]) -> str:
+    return "[" + ",".join(_joined(each) if isinstance(each, list) else each for each in elements) + "]"
 
 
 def _quoted(text: pa.StringArray) -> pa.StringArray:

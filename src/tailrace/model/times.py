@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.model import extremes
 from tailrace.model.calendar import civil_from_days
 from tailrace.model.characters import GROUPS, Array, fixed_width, in_rows, spans
 
@@ -142,7 +143,7 @@ def _extreme_date(days: int) -> str:
 def _extreme_timestamp(microseconds: int, zone: str) -> str:
     if microseconds in (_INT64.max, _INT64.min):
         return "infinity" if microseconds > 0 else "-infinity"
-    days, rest = divmod(microseconds, _DAY_US)
+    days, rest = divmod(extremes.microseconds_of(microseconds), _DAY_US)
     seconds, fraction = divmod(rest, 1_000_000)
     date, era = _civil(days)
     return f"{date} {_clock(seconds, fraction)}{zone}{era}"

@@ -1,6 +1,7 @@
 """Neutral column types, and the Arrow type that carries each.
 
-Guarantee: a value of a type either fits its Arrow form exactly, or decoding it raises. What no Arrow type can hold
+Guarantee: a value of a type either fits its Arrow form exactly (`extremes.py` and `shapes.py` say how some of them do),
+or decoding it raises. What no Arrow type can hold
 travels as text with the name of its source type, so that a sink which has that type gets it back unchanged.
 """
 
@@ -19,7 +20,7 @@ class Kind(StrEnum):
     INT64 = "int64"
     FLOAT32 = "float32"
     FLOAT64 = "float64"
-    DECIMAL = "decimal"  # precision and scale known, at most 38 digits
+    DECIMAL = "decimal"  # precision and scale known, at most 38 digits, or NaN
     NUMERIC = "numeric"  # any other exact number: its digits as text, also NaN and Infinity
     TEXT = "text"
     BYTES = "bytes"
@@ -32,7 +33,7 @@ class Kind(StrEnum):
     INTERVAL = "interval"
     JSON = "json"
     ENUM = "enum"
-    ARRAY = "array"  # one dimension
+    ARRAY = "array"  # of any shape, see `model.shapes`
     OTHER = "other"  # the source's own text form
 
 
@@ -82,7 +83,7 @@ _ARROW: dict[Kind, pa.DataType] = {
 
 
 def arrow_type(type_: ColumnType) -> pa.DataType:
-    """The Arrow type that carries values of `type_`."""
+    """The Arrow type that carries values of `type_`; arrays of all shapes are carried by `shapes.shaped_type` of it."""
     if type_.kind is Kind.DECIMAL:
         return pa.decimal128(type_.precision or 38, type_.scale or 0)
     if type_.kind is Kind.ARRAY:

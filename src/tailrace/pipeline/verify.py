@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from tailrace import config, registry
-from tailrace.errors import SinkUnavailable, StateError
+from tailrace.errors import SinkUnavailable
 from tailrace.log.reader import LogReader
 from tailrace.log.storage import Storage
 from tailrace.model.lifecycle import TableState
@@ -90,16 +90,7 @@ def _verify_sink(
 
 
 def _is_running(pipeline: config.Pipeline) -> bool:
-    storage = Storage(pipeline.state)
-    if not storage.sizes("run.lock"):
-        return False
-    try:
-        lock = storage.lock("run.lock")
-    except StateError:
-        return True
-    if lock is not None:
-        lock.close()
-    return False
+    return bool(Storage(pipeline.state).is_locked("run.lock"))
 
 
 @contextmanager

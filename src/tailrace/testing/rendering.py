@@ -6,11 +6,14 @@ Nothing here is shared with tailrace's decoders, so that one cannot hide the oth
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
+
+from tailrace.model.names import parse_table, table_name
 
 Row = tuple[Any, ...]
 Reader = Callable[[Any], Any]
@@ -61,10 +64,16 @@ class Shape:
     name: str
     columns: tuple[Column, ...]
     key: tuple[str, ...]
+    is_partitioned: bool = False
 
     @property
     def sql_name(self) -> str:
         return f"{quote(self.schema)}.{quote(self.name)}"
+
+    @property
+    def own_rows(self) -> str:
+        """What to select from: a table's own rows, without those of tables that inherit from it."""
+        return self.sql_name if self.is_partitioned else f"ONLY {self.sql_name}"
 
     @property
     def flat_name(self) -> str:
@@ -87,25 +96,28 @@ def quote(name: str) -> str:
 
 
 def tables_of(url: str) -> list[str]:
-    """Every table of the user's schemas as `schema.name`; a partitioned table is one table."""
+    """Every table of the user's schemas, by the names that tailrace uses; a partitioned table is one table."""
     query = (
-        "SELECT nspname || '.' || relname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace"
+        "SELECT nspname, relname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace"
         " WHERE relkind IN ('r', 'p') AND NOT relispartition"
-        " AND nspname <> 'information_schema' AND nspname NOT LIKE 'pg\\_%' ORDER BY 1"
+        " AND nspname <> 'information_schema' AND nspname NOT LIKE 'pg\\_%' ORDER BY 1, 2"
     )
     with connect(url) as connection:
-        return [name for (name,) in connection.execute(query)]
+        return [table_name(schema, name) for schema, name in connection.execute(query)]
 
 
 def shape_of(url: str, table: str) -> Shape:
-    """The shape of `schema.name`, or of `name` in `public`; names are written without quotes."""
-    schema, dot, name = table.partition(".")
-    schema, name = (schema, name) if dot else ("public", table)
+    """The shape of `schema.name`, or of `name` in `public`."""
+    parts = parse_table(table)
+    assert parts is not None, table
+    schema, name = parts
     with connect(url) as connection:
         parameters = {"table": f"{quote(schema)}.{quote(name)}"}
         columns = tuple(Column(*row) for row in connection.execute(_SHAPE, parameters))
         key = connection.execute(_KEY, parameters).fetchone()
-    return Shape(schema, name, columns, tuple(key[0]) if key else ())
+        kind = connection.execute("SELECT relkind = 'p' FROM pg_class WHERE oid = %(table)s::regclass", parameters)
+        [is_partitioned] = kind.fetchone() or [False]
+    return Shape(schema, name, columns, tuple(key[0]) if key else (), is_partitioned)
 
 
 def rows_of(url: str, shape: Shape) -> Iterator[Row]:
@@ -118,7 +130,7 @@ def rows_of(url: str, shape: Shape) -> Iterator[Row]:
     readers = readers_of(shape)
     with connect(url) as connection, connection.cursor(name="content") as cursor:
         cursor.itersize = 5_000
-        for row in cursor.execute(f"SELECT {expressions} FROM {shape.sql_name} ORDER BY {order}".encode()):
+        for row in cursor.execute(f"SELECT {expressions} FROM {shape.own_rows} ORDER BY {order}".encode()):
             yield read(row, readers)
 
 
@@ -147,19 +159,30 @@ def _float(value: Any) -> Any:
     return "NaN" if value != value else value
 
 
-def _array(value: Any) -> Any:
-    """A JSON array in one spelling; what is not JSON (an array of several dimensions) stays as it is."""
+def _array(value: Any, **options: Any) -> Any:
+    """A JSON array in one spelling. The server's side has its dimensions before it: `[1:2][1:1]=[1, 2]`."""
+    dimensions = _DIMENSIONS.match(value)
     try:
-        return json.dumps(json.loads(value), ensure_ascii=False)
+        found = json.loads(value[dimensions.end() :] if dimensions else value, **options)
     except ValueError:
         return value
+    return json.dumps(_in_shape(found, dimensions[1]) if dimensions else found, ensure_ascii=False)
+
+
+_DIMENSIONS = re.compile(r"((?:\[-?\d+:-?\d+\])+)=")
 
 
 def _float_array(value: Any) -> Any:
-    try:
-        return json.dumps(json.loads(value, parse_int=float), ensure_ascii=False)
-    except ValueError:
-        return value
+    return _array(value, parse_int=float)
+
+
+def _in_shape(elements: list[Any], dimensions: str) -> Any:
+    """Nested lists; under their dimensions where these do not start at 1."""
+    bounds = [tuple(map(int, part.split(":"))) for part in dimensions[1:-1].split("][")]
+    for first, last in reversed(bounds[1:]):
+        size = last - first + 1
+        elements = [elements[at : at + size] for at in range(0, len(elements), size)]
+    return elements if all(first == 1 for first, _ in bounds) else {dimensions: elements}
 
 
 def _expression(column: Column) -> str:
@@ -171,7 +194,11 @@ def _expression(column: Column) -> str:
     elements = (
         f"SELECT coalesce(json_agg({element} ORDER BY n), '[]')::text FROM unnest({name}) WITH ORDINALITY u (e, n)"
     )
-    return f"CASE WHEN array_ndims({name}) > 1 THEN {name}::text WHEN {name} IS NOT NULL THEN ({elements}) END"
+    is_plain = f"coalesce(array_ndims({name}) = 1 AND array_lower({name}, 1) = 1, true)"
+    return (
+        f"CASE WHEN {name} IS NULL THEN NULL WHEN {is_plain} THEN ({elements})"
+        f" ELSE array_dims({name}) || '=' || ({elements}) END"
+    )
 
 
 def _scalar(value: str, type_: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from tailrace.model import extremes, shapes
 from tailrace.model.types import INTERVAL, TIMETZ, ColumnType, Kind, arrow_type
 
 DIGITS = "7" * 600 + "." + "3" * 400
@@ -18,6 +19,7 @@ UUIDS = ["00000000-0000-0000-0000-000000000000", "6ba7b810-9dad-11d1-80b4-00c04f
 TEXTS = ["", " ", "t", "NULL", "a'b\"c\\d", "line\nbreak\ttab\r", "grüße 日本語", "🚀", "x" * 5000, "%s ? :a $1 {}"]
 _MAX32, _MIN32, _MAX64, _MIN64 = 2**31 - 1, -(2**31), 2**63 - 1, -(2**63)
 _DAY_US = 86_400_000_000
+_LATE = [extremes.held(2**63 - 1), extremes.held(2**63), extremes.held(9_224_318_015_999_999_999), None]
 _MOMENTS = [0, 1, -1, 1_709_251_199_500_000, -63_517_780_800_000_000, 253_402_300_800_000_000, _MAX64, _MIN64, None]
 
 
@@ -35,6 +37,18 @@ def _sample(kind: Kind, name: str, values: list[Any], **fields: Any) -> Sample:
 
 def _list(element: ColumnType, values: list[Any]) -> Sample:
     return _sample(Kind.ARRAY, f"{element.name}[]", values, element=element)
+
+
+def _shaped(element: ColumnType, values: list[Any], written: list[str | None]) -> Sample:
+    """Arrays as one list each, and the shapes that they have."""
+    type_ = ColumnType(Kind.ARRAY, f"{element.name}[]", element=element)
+    return Sample(type_, shapes.shaped(pa.array(values, arrow_type(type_)), pa.array(written, pa.string())))
+
+
+def _not_a_number(type_: ColumnType) -> Sample:
+    arrow = arrow_type(type_)
+    plain = pa.array([Decimal("0.00"), None], arrow)
+    return Sample(type_, pa.concat_arrays([extremes.nans(1, arrow), plain]))
 
 
 def _time_and_zone(microseconds: int, offset_seconds: int) -> dict[str, int]:
@@ -111,5 +125,15 @@ SAMPLES: dict[str, Sample] = {
     "booleans": _list(ColumnType(Kind.BOOLEAN, "boolean"), [[True, False, None], None]),
     "blobs": _list(ColumnType(Kind.BYTES, "bytea"), [[b"\0\xff", b""], None]),
     "moments": _list(ColumnType(Kind.TIMESTAMPTZ, "timestamptz"), [[0, _MAX64, None], None]),
+    "undefined": _not_a_number(NUMERIC_12_2),
+    "late": _sample(Kind.TIMESTAMP, "timestamp", _LATE),
+    "late_utc": _sample(Kind.TIMESTAMPTZ, "timestamptz", _LATE),
+    "matrices": _shaped(
+        ColumnType(Kind.INT32, "integer"),
+        [[1, 2, 3, None], [1, 2], [1], [], [1, 2], None],
+        ["[1:2][1:2]", "[0:1]", None, None, "[-1:0][7:7]", None],
+    ),
+    "word tables": _shaped(ColumnType(Kind.TEXT, "text"), [['a"b', "", None, "{,}"], None], ["[1:2][1:2]", None]),
+    "boxes": _list(ColumnType(Kind.OTHER, "box"), [["(2,2),(1,1)", None, "(4,4),(3,3)"], [], None]),
     "days": _list(ColumnType(Kind.DATE, "date"), [[19_782, -735_160, _MIN32], None]),
 }

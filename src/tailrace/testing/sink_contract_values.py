@@ -22,7 +22,10 @@ from tailrace.testing.sink_changes import (
     status,
 )
 
-KEY_SAMPLES = ("boolean", "int16", "int32", "decimal", "uuid", "date", "timestamptz", "time", "enum")
+KEY_SAMPLES = (
+    *("boolean", "int16", "int32", "decimal", "uuid", "date", "timestamptz", "time", "enum"),
+    *("undefined", "late", "integers", "matrices"),
+)
 
 
 class ValuesContract:
@@ -54,7 +57,7 @@ class ValuesContract:
     ) -> None:
         for number, name in enumerate(expected_values):
             schema = TableSchema("public", f"one_{number}", (Column("v", SAMPLES[name].type),), (), Identity.FULL)
-            batch = pa.RecordBatch.from_arrays([SAMPLES[name].values], schema=schema.arrow)
+            batch = schema.rows([SAMPLES[name].values])
             apply(sink, [net(schema, batch), net(schema, batch)], 20 * number + 10)
             before = rows(schema)
             assert (name, len(before)) == (name, 2 * batch.num_rows)
@@ -66,10 +69,7 @@ class ValuesContract:
             columns = (Column("n", INT), Column("k", SAMPLES[name].type))
             schema = TableSchema("public", f"by_value_{number}", columns, ("k",))
             keys = SAMPLES[name].values.drop_null()
-            ones, twos = (
-                pa.RecordBatch.from_arrays([pa.array([n] * len(keys), pa.int64()), keys], schema=schema.arrow)
-                for n in (1, 2)
-            )
+            ones, twos = (schema.rows([pa.array([n] * len(keys), pa.int64()), keys]) for n in (1, 2))
             apply(sink, [net(schema, ones)], 30 * number + 10)
             apply(sink, [net(schema, twos)], 30 * number + 20)
             assert (name, [row[0] for row in rows(schema)]) == (name, [2] * len(keys))
@@ -88,4 +88,4 @@ def _typed(number: int, name: str) -> tuple[TableSchema, pa.RecordBatch]:
     sample = SAMPLES[name]
     schema = TableSchema("public", f"typed_{number}", (Column("id", INT), Column("v", sample.type)), ("id",))
     arrays = [pa.array(range(len(sample.values)), pa.int64()), sample.values]
-    return schema, pa.RecordBatch.from_arrays(arrays, schema=schema.arrow)
+    return schema, schema.rows(arrays)

@@ -53,20 +53,25 @@ def expected_values(array: pa.Array, type_: ColumnType, *, has_negative_zero: bo
         case Kind.FLOAT32 | Kind.FLOAT64:
             values = array.to_pylist() if has_negative_zero else pc.add(array, 0.0).to_pylist()  # -0.0 + 0.0 is 0.0
             return [None if value is None else repr(float(value)) for value in values]
-        case Kind.NUMERIC:
-            return [None if text is None else _padded(text, decimal_of(type_)) for text in array.to_pylist()]
+        case Kind.NUMERIC | Kind.DECIMAL:
+            return _padded(to_text(array, type_), type_)
         case Kind.TIME | Kind.TIMESTAMP | Kind.TIMESTAMPTZ:
             return list(_with_fraction(to_text(array, type_)).to_pylist())
         case _:
             return list(to_text(array, type_).to_pylist())
 
 
-def _padded(text: str, digits: tuple[int, int] | None) -> str:
-    """The number with as many digits behind the point as its column has."""
+def _padded(texts: pa.StringArray, type_: ColumnType) -> Sequence[Any]:
+    """The numbers with as many digits behind the point as their column has."""
+    scale = (decimal_of(type_) or (0, 0))[1]
+    if type_.scale == scale:
+        return list(texts.to_pylist())
+    return [None if text is None else _rescaled(text, scale) for text in texts.to_pylist()]
+
+
+def _rescaled(text: str, scale: int) -> str:
     number = Decimal(text)
-    if not number.is_finite() or digits is None:
-        return text
-    return f"{number.quantize(Decimal(1).scaleb(-digits[1]), context=_WIDE):f}"
+    return f"{number.quantize(Decimal(1).scaleb(-scale), context=_WIDE):f}" if number.is_finite() else text
 
 
 def _with_fraction(text: pa.StringArray) -> pa.StringArray:

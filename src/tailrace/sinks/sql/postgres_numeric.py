@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.model import extremes
 from tailrace.model.characters import Array, spans
 from tailrace.model.text import to_text
 from tailrace.model.types import ColumnType
@@ -31,10 +32,10 @@ def decimal_pieces(array: pa.Decimal128Array, type_: ColumnType) -> list[Piece]:
     """Arrow decimals; those that fit 64 bits by plain arithmetic, the others through their text."""
     precision, scale = array.type.precision, array.type.scale
     whole, fraction = -(-(precision - scale) // 4), -(-scale // 4)
-    if 4 * (whole + fraction) > _INT64_DIGITS or scale < 0:
+    if 4 * (whole + fraction) > _INT64_DIGITS or scale < 0 or extremes.is_nan(array).any():
         return numeric_pieces(to_text(array, type_))
     filled = array.fill_null(0) if array.null_count else array
-    words = np.frombuffer(filled.buffers()[1], np.int64).reshape(-1, 2)[filled.offset : filled.offset + len(filled), 0]
+    words = extremes.decimal_words(filled)[:, 0]
     rest = np.abs(words) * 10 ** (4 * fraction - scale)
     groups = np.empty((len(words), whole + fraction), np.int64)
     for column in range(whole + fraction - 1, -1, -1):

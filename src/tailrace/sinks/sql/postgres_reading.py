@@ -15,31 +15,67 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.model import shapes
 from tailrace.model.text import to_text
 from tailrace.model.types import ColumnType, Kind
+from tailrace.sinks.sql.postgres_arrays import delimiter_of
 
 _MOMENTS = {Kind.TIME, Kind.TIMETZ, Kind.TIMESTAMP, Kind.TIMESTAMPTZ}
 _FLOATS: dict[Kind, Any] = {Kind.FLOAT32: np.float32, Kind.FLOAT64: np.float64}
-_ELEMENT = re.compile(r'"((?:[^"\\]|\\.)*)"|([^,{}]+)', re.DOTALL)
+_ELEMENT = {
+    delimiter: re.compile(r'"((?:[^"\\]|\\.)*)"|([^{}' + delimiter + "]+)", re.DOTALL) for delimiter in (",", ";")
+}
+_BOUNDS = re.compile(r"(?:\[-?\d+:-?\d+\])+(?==)")
 
 
 def expected_values(array: pa.Array, type_: ColumnType) -> Sequence[Any]:
     """What `read_values` must give for these values."""
     if type_.element is not None:
-        elements = expected_values(array.flatten(), type_.element)
-        bounds = array.offsets.to_numpy() - (array.offsets[0].as_py() if len(array) else 0)
-        lists = [tuple(elements[first:last]) for first, last in itertools.pairwise(bounds)]
-        valid = array.is_valid().to_pylist()
-        return [value if is_valid else None for value, is_valid in zip(lists, valid, strict=True)]
+        lists = _expected_lists(shapes.elements_of(array), type_.element)
+        found = shapes.shapes_of(array) if shapes.is_shaped(array.type) else itertools.repeat(None, len(array))
+        return [each if shape is None else (shape, each) for each, shape in zip(lists, found, strict=True)]
     return _comparable(_spelled(to_text(array, type_), type_).to_pylist(), type_)
 
 
 def read_values(values: Sequence[Any], type_: ColumnType) -> Sequence[Any]:
     """The texts that the server printed, as values that can be compared and hashed."""
-    element = type_.element
-    if element is not None:
-        return [None if text is None else tuple(_comparable(_elements(text), element)) for text in values]
+    if type_.element is not None:
+        return [None if text is None else _read_array(text, type_) for text in values]
     return _comparable(values, type_)
+
+
+def _read_array(text: str, type_: ColumnType) -> tuple[Any, ...]:
+    """The elements of an array as array_out prints it; with its shape before them if it is not ordinary."""
+    assert type_.element is not None
+    written = _BOUNDS.match(text)
+    body = text[written.end() + 1 :] if written else text
+    elements = tuple(_comparable(_elements(body, delimiter_of(type_)), type_.element))
+    if not written and not body.startswith("{{"):
+        return elements
+    return (written[0] if written else _shape_of(body, len(elements)), elements)
+
+
+def _shape_of(body: str, count: int) -> str:
+    """The shape of nested braces; quoted ones do not count."""
+    bare = re.sub(r'"(?:[^"\\]|\\.)*"', "", body, flags=re.DOTALL)
+    depth = len(body) - len(body.lstrip("{"))
+    groups, level = [0] * depth, 0
+    for brace in re.findall(r"[{}]", bare):
+        level -= brace == "}"
+        if brace == "{":
+            groups[level] += 1
+            level += 1
+    sizes = [inner // outer for outer, inner in itertools.pairwise([*groups, count])]
+    return "".join(f"[1:{size}]" for size in sizes)
+
+
+def _expected_lists(array: pa.ListArray, element: ColumnType) -> Sequence[Any]:
+    elements = expected_values(array.flatten(), element)
+    lengths = [-1 if length is None else length for length in pc.list_value_length(array).to_pylist()]
+    ends = list(itertools.accumulate(max(length, 0) for length in lengths))
+    return [
+        None if length < 0 else tuple(elements[end - length : end]) for length, end in zip(lengths, ends, strict=True)
+    ]
 
 
 def _comparable(texts: Sequence[Any], type_: ColumnType) -> Sequence[Any]:
@@ -50,10 +86,9 @@ def _comparable(texts: Sequence[Any], type_: ColumnType) -> Sequence[Any]:
     return [None if text is None else repr(float(number(text))) for text in texts]
 
 
-def _elements(text: str) -> list[str | None]:
-    """The elements of an array of one dimension, as array_out prints it."""
+def _elements(body: str, delimiter: str) -> list[str | None]:
     found: list[str | None] = []
-    for match in _ELEMENT.finditer(text, 1):
+    for match in _ELEMENT[delimiter].finditer(body, 1):
         if match[2] is not None:
             found.append(None if match[2] == "NULL" else match[2])
         else:

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.errors import ValueRefused
+from tailrace.model import extremes
 from tailrace.model.characters import HEX, Array, fixed_width
 from tailrace.model.types import INTERVAL, TIMETZ, Kind, arrow_type
 from tailrace.sources.postgres.arrays import decode_array
@@ -19,6 +20,7 @@ EPOCH_DAYS = 10_957  # 2000-01-01, PostgreSQL's day zero, counted from 1970-01-0
 EPOCH_US = EPOCH_DAYS * 86_400_000_000
 DAY_US = 86_400_000_000
 _INT32, _INT64 = np.iinfo(np.int32), np.iinfo(np.int64)
+_END_US = 9_223_371_331_200_000_000  # 294277-01-01, the end of PostgreSQL's time, counted from 2000-01-01
 
 
 def decode_binary(cells: Cells) -> pa.Array:
@@ -64,14 +66,16 @@ def _timestamp(cells: Cells) -> pa.Array:
 
 
 def _shifted(cells: Cells, since_2000: Array) -> Array:
-    """Microseconds since 1970; the extremes are the infinities and stay."""
+    """Microseconds since 1970 as `extremes` holds them."""
     highest, lowest = since_2000.max(initial=0), since_2000.min(initial=0)
     if highest < _INT64.max - EPOCH_US and lowest > _INT64.min:
         return since_2000 + EPOCH_US
     infinite = (since_2000 == _INT64.max) | (since_2000 == _INT64.min)
-    if (since_2000[~infinite] >= _INT64.max - EPOCH_US).any():
-        raise cells.refused("a timestamp is past the year 294247, the end of 64 bits of microseconds since 1970")
-    return np.where(infinite, since_2000, since_2000 + np.where(infinite, 0, EPOCH_US))
+    if (since_2000[~infinite] >= _END_US).any():
+        raise cells.malformed("a timestamp is past the year 294276")
+    is_late = ~infinite & (since_2000 >= _INT64.max - EPOCH_US)
+    shifted = np.where(is_late, extremes.shifted(since_2000, EPOCH_US), since_2000 + np.where(infinite, 0, EPOCH_US))
+    return np.where(infinite, since_2000, shifted)
 
 
 def _time(cells: Cells) -> pa.Array:

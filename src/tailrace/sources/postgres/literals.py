@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.model import extremes
 from tailrace.model.calendar import civil_from_days, days_from_civil
 from tailrace.model.characters import Array, offsets_of
 from tailrace.model.types import TIMETZ, Kind, arrow_type
@@ -55,12 +56,21 @@ def _decimal(cells: Cells) -> pa.Array:
     try:
         return values.cast(arrow_type(cells.type_))
     except pa.ArrowInvalid:
+        is_nan = pc.equal(values, "NaN").to_numpy(zero_copy_only=False)
+        if is_nan.any():
+            return _with_nan(cells, is_nan)
         if pc.all(pc.match_substring_regex(values, _NUMBER)).as_py():
             raise cells.refused("a number does not fit the column's precision and scale") from None
         raise cells.malformed("a value is not the text of its type") from None
 
 
-_NUMBER = r"^(-?[0-9]+(\.[0-9]*)?|NaN|-?Infinity)$"
+_NUMBER = r"^(-?[0-9]+(\.[0-9]*)?|-?Infinity)$"
+
+
+def _with_nan(cells: Cells, is_nan: Array) -> pa.Array:
+    rows = [np.flatnonzero(~is_nan), np.flatnonzero(is_nan)]
+    parts = [decode_text(cells.at(rows[0])), extremes.nans(len(rows[1]), arrow_type(cells.type_))]
+    return in_order(parts, rows, len(cells), cells.type_)
 
 
 def _bytes(cells: Cells) -> pa.Array:
@@ -142,9 +152,10 @@ def _parse_timestamp(text: str, cells: Cells) -> int:
     groups = _match(_TIMESTAMP, text, cells)
     days = _days((*groups[:3], groups[11]), cells)
     microseconds = days * DAY_US + _microseconds(*groups[3:7]) - _offset(*groups[7:11]) * 1_000_000
-    if not _INT64.min < microseconds < _INT64.max:
-        raise cells.refused("a timestamp is past the year 294247, the end of 64 bits of microseconds since 1970")
-    return microseconds
+    held = extremes.held(microseconds)
+    if held is None:
+        raise cells.malformed("a timestamp is past the year 294276")
+    return held
 
 
 _INFINITE = ("infinity", "-infinity")

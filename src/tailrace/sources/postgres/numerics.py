@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from tailrace.model import characters
+from tailrace.model import characters, extremes
 from tailrace.model.characters import GROUPS, Array
 from tailrace.sources.postgres.cells import Cells, Integers, in_order
 from tailrace.sources.postgres.output import numeric_out
@@ -27,7 +27,7 @@ _POWERS = np.array([0] * _BELOW + [10_000**n for n in range(5)], np.int64)  # ze
 class Numbers:
     """The header fields and digit groups of a column of numerics; groups past a number's own are zero."""
 
-    __slots__ = ("cells", "groups", "ndigits", "negative", "scale", "special", "weight")
+    __slots__ = ("cells", "groups", "ndigits", "negative", "scale", "sign", "special", "weight")
 
     def __init__(self, cells: Cells, max_groups: int) -> None:
         if (cells.length < 8).any():
@@ -35,7 +35,7 @@ class Numbers:
         self.cells = cells
         count = min((int(cells.length.max(initial=8)) - 8) // 2, max_groups)
         raw = cells.window(f"V{8 + 2 * count}").view(">i2").reshape(len(cells), 4 + count)
-        sign = raw[:, 2].astype(np.uint16)
+        self.sign = sign = raw[:, 2].astype(np.uint16)
         self.ndigits: Integers = raw[:, 0].astype(np.uint16).astype(np.int64)
         self.weight: Integers = raw[:, 1].astype(np.int64)
         self.weight *= self.ndigits > 0
@@ -57,7 +57,7 @@ class Numbers:
 
 
 def decimals(cells: Cells, precision: int, scale: int) -> pa.Decimal128Array:
-    """numeric(precision, scale) exactly; what does not fit is refused."""
+    """numeric(precision, scale) exactly, NaN as `extremes` holds it; what does not fit is refused."""
     words = np.empty((len(cells), 2), np.int64)
     for start in range(0, len(cells), _BLOCK):
         block = slice(start, start + _BLOCK)
@@ -72,7 +72,8 @@ _BLOCK = 16_384  # rows whose intermediate columns fit the processor's second ca
 def _decimals(cells: Cells, precision: int, scale: int, words: Integers) -> None:
     numbers = Numbers(cells, _DECIMAL_GROUPS)
     if numbers.special.any():
-        raise cells.refused("NaN and infinity have no place in a decimal with precision and scale")
+        _with_nan(cells, numbers, precision, scale, words)
+        return
     lowest = -(-scale // 4)  # groups behind the point
     drop = 4 * lowest - scale  # digits of the last group that are past the scale
     position = numbers.weight + lowest  # of the first group, counted from the last possible one
@@ -83,6 +84,15 @@ def _decimals(cells: Cells, precision: int, scale: int, words: Integers) -> None
         _small(numbers, position, drop, 10**precision, words)
     else:
         _large(numbers, position, drop, 10**precision, words)
+
+
+def _with_nan(cells: Cells, numbers: Numbers, precision: int, scale: int, words: Integers) -> None:
+    if (numbers.sign[numbers.special] != _NAN).any():
+        raise cells.refused("infinity has no place in a decimal with precision and scale")
+    plain = np.empty((int((~numbers.special).sum()), 2), np.int64)
+    _decimals(cells.at(~numbers.special), precision, scale, plain)
+    words[~numbers.special] = plain
+    words[numbers.special] = extremes.NAN_WORDS
 
 
 def _small(numbers: Numbers, position: Integers, drop: int, limit: int, words: Integers) -> None:

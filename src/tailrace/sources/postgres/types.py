@@ -12,10 +12,10 @@ COPY (FORMAT binary). So:
 - `has_binary_decoder(type)`: `decode_values` can make the exact text from the binary form. True for every built-in type
   whose text depends on its bytes alone (see `rendering.py`).
 - It is false for composites, user-defined ranges, money (depends on `lc_monetary`), regclass and its kin (depend on the
-  catalog), what extensions bring (hstore, ltree, vector, geometry) and arrays with a delimiter of their own (PostGIS's,
-  which stay whole as OTHER). If a published table has such a column, the stream must be in text mode
-  (`binary 'false'`), with `CAPTURE_SETTINGS`; a snapshot's COPY selects `text_expression(column)` and passes the values
-  as text. Their binary form is refused with `ValueRefused`.
+  catalog), what extensions bring (hstore, ltree, vector, geometry), and for two kinds of arrays, which stay whole as
+  OTHER: those with a delimiter of their own (PostGIS's), and those of a domain over arrays. If a published table has
+  such a column, the stream must be in text mode (`binary 'false'`), with `CAPTURE_SETTINGS`; a snapshot's COPY selects
+  `text_expression(column)` and passes the values as text. Their binary form is refused with `ValueRefused`.
 """
 
 from __future__ import annotations
@@ -108,7 +108,8 @@ def column_type(oid: int, typmod: int, types: Mapping[int, TypeInfo]) -> ColumnT
         return column_type(info.base, info.base_typmod, types)
     if info.element:
         array = _array(column_type(info.element, typmod, types))
-        return array if info.delimiter == "," else ColumnType(Kind.OTHER, array.name)
+        is_list = info.delimiter == "," and array.element is not None and array.element.kind is not Kind.ARRAY
+        return array if is_list else ColumnType(Kind.OTHER, array.name)
     if info.typtype == "e":
         return ColumnType(Kind.ENUM, info.name, labels=info.labels)
     return ColumnType(Kind.TEXT if info.is_text else Kind.OTHER, info.name)
