@@ -166,6 +166,7 @@ class RunningPipeline:
     def kill(self) -> None:
         """SIGKILL of the driver. Its JVM and its capture process must notice by themselves."""
         self.process.kill()
+        self.thaw()  # or they could not notice
         self.process.wait(10)
 
     def freeze(self, *, but_capture: bool = False) -> None:
