@@ -72,7 +72,6 @@ class SinkPipeline:
         self._stored: Watermark | None = None  # as the sink itself holds it, in whatever log
         self.unknown = threading.Event()  # the log holds a table that the sink has never heard of
         self.on_commit: Callable[[], None] = lambda: None
-        self.is_from_the_beginning = False  # the slot is new, and the tables of now were published before it
         self._range = (0, 0)  # the offsets of the batch under way
         self.fetched: set[str] = set()  # tables of which rows may have been read that are newer than `snapshot_end`
 

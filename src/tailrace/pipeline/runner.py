@@ -71,7 +71,7 @@ class Runner:
         self._absent: dict[str, float] = {}  # sink that did not answer at the start: when to ask it again
         self._spark: SparkSession | None = None  # only if it is ours to stop
         self._log_start = ""
-        self._is_log_new = self._is_slot_new = False
+        self._is_log_new = False
         self._target: str | None = None
         self._target_end: int | None = None
 
@@ -86,7 +86,6 @@ class Runner:
             self._patiently(lambda: preflight.raise_if_failing(preflight.check_without_sinks(self.pipeline)))
             self._check_sinks(must_answer=until_current)
             identity = self._patiently(self._check_identity)
-            self._is_slot_new = not self.source.has_slot()
             start = self._patiently(self.source.prepare)
             self._log_start = self._check_positions(start)
             if until_current:
@@ -232,7 +231,6 @@ class Runner:
         sink.clean()
         follower.load_state(self._log_start)
         follower.on_commit = lambda: self._acknowledge(capture)
-        follower.is_from_the_beginning = self._is_slot_new
         self._followers.append(follower)
         self._keepers.append(TableKeeper(follower))
 

@@ -143,7 +143,7 @@ class TableKeeper:
         with self.sink.lock:
             known = self.sink.tables.get(facts.schema.table)
             if known is None:
-                since = facts.membership if self.sink.is_from_the_beginning and not self.is_settled else ""
+                since = facts.membership if self.source.is_founder(facts) else ""
                 new = TableStatus(facts.schema.table, TableState.NEW, self.sink.watermark, facts.schema)
                 self.sink.tables[facts.schema.table] = msgspec.structs.replace(new, membership=since)
             elif known.state is TableState.FAILED:

@@ -134,9 +134,6 @@ class Source(Protocol):
     def check_same(self, known: SourceIdentity, position: str) -> SourceIdentity:
         """The present identity, or SourceChanged if what `known` had up to `position` is not this source's past."""
 
-    def has_slot(self) -> bool:
-        """Whether `prepare` was called before, and its work is still there."""
-
     def prepare(self) -> str:
         """Make sure that slot and publication are there; the position from which the source can still stream."""
 
@@ -145,6 +142,12 @@ class Source(Protocol):
 
     def facts(self) -> list[TableFacts]:
         """The same tables, with what the stream does not tell of them."""
+
+    def is_founder(self, facts: TableFacts) -> bool:
+        """Whether the table was published before our `prepare` made a new beginning, and has been since.
+
+        Whoever wrote to it before has ended: the server waits for that.
+        """
 
     def storage_change(self, schema: TableSchema, old: StoredAs, new: StoredAs) -> StorageChange: ...
     def has_rows(self, schema: TableSchema, relations: Iterable[str]) -> bool:

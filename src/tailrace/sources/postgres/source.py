@@ -48,6 +48,7 @@ class PostgresSource:
         self.slot = pipeline.slot_name
         self.publications = publications.names_of(pipeline.publication_name)
         self.patterns = TablePatterns(pipeline.source.tables)
+        self._founders: dict[int, str] = {}  # what was published when we made the slot
 
     @property
     def name(self) -> str:
@@ -61,10 +62,6 @@ class PostgresSource:
 
     def check_same(self, known: SourceIdentity, position: str) -> SourceIdentity:
         return identity.check_same(self.url, known, position)
-
-    def has_slot(self) -> bool:
-        with connect(self.url) as connection, source_errors(self.url, "looking for the slot"):
-            return slots.read_slot(connection, self.slot) is not None
 
     def prepare(self) -> str:
         with connect(self.url) as connection, source_errors(self.url, "preparing the slot and the publication"):
@@ -82,6 +79,7 @@ class PostgresSource:
                         f"replication slot {self.slot} does not exist and source.create is off",
                         hint=f"run: SELECT pg_create_logical_replication_slot('{self.slot}', 'pgoutput');",
                     )
+                self._founders = storage.memberships(connection, self.publications)
                 slot = slots.create_slot(connection, self.slot)
             assert slot.confirmed is not None
             return slot.confirmed
@@ -120,6 +118,9 @@ class PostgresSource:
                 for s in schemas
                 if s.relation in published
             ]
+
+    def is_founder(self, facts: TableFacts) -> bool:
+        return self._founders.get(facts.schema.relation) == facts.membership
 
     def storage_change(self, schema: TableSchema, old: StoredAs, new: StoredAs) -> StorageChange:
         return storage.change_of(schema.relation, old, new)
