@@ -19,8 +19,8 @@ from tailrace.pipeline.evolution import has_renamed_labels, is_behind, is_in_pla
 from tailrace.sources.base import TableFacts
 
 DISCOVER_SECONDS = 3.0
-LOOK_SHARE = 20
-"""A catalog of many tables is looked at less often: at most one part in so many of the time."""
+LOOK_SHARE, LONGEST_SECONDS = 10, 20.0
+"""A catalog of many tables is looked at less often: one part in so many of the time, within limits."""
 UNKNOWN_SECONDS = 0.5
 REQUEST_SECONDS = 0.5
 IDLE_SECONDS = 0.05
@@ -107,20 +107,20 @@ class TableKeeper:
 
     def _discover(self) -> None:
         """Take in the tables that the source publishes, and compare those that we know with what they were."""
-        began = time.monotonic()
-        age = began - self._discovered_at
+        age = time.monotonic() - self._discovered_at
         if age < (UNKNOWN_SECONDS if self.sink.unknown.is_set() else self._discover_seconds):
             return
         self.sink.unknown.clear()
         self.sink.sink.check_claim()
         self._publish()
+        began = time.monotonic()
         facts = self.source.facts()
+        self._discover_seconds = min(max(DISCOVER_SECONDS, LOOK_SHARE * (time.monotonic() - began)), LONGEST_SECONDS)
         self.copies.learn(facts)
         for each in facts:
             self._meet(each)
         self._miss({each.schema.table for each in facts})
         self._discovered_at = time.monotonic()
-        self._discover_seconds = max(DISCOVER_SECONDS, LOOK_SHARE * (self._discovered_at - began))
         self.is_settled = True
 
     def _publish(self) -> None:
@@ -143,7 +143,8 @@ class TableKeeper:
         with self.sink.lock:
             known = self.sink.tables.get(facts.schema.table)
             if known is None:
-                since = facts.membership if self.source.is_founder(facts) else ""
+                is_founder = self.sink.watermark.offset == 0 and self.source.is_founder(facts)
+                since = facts.membership if is_founder else ""
                 new = TableStatus(facts.schema.table, TableState.NEW, self.sink.watermark, facts.schema)
                 self.sink.tables[facts.schema.table] = msgspec.structs.replace(new, membership=since)
             elif known.state is TableState.FAILED:
