@@ -17,7 +17,7 @@ from tailrace.model.lifecycle import COPYING, TableState, TableStatus
 from tailrace.pipeline.applying import SinkPipeline, lost, said_by
 from tailrace.pipeline.evolution import failed
 from tailrace.sinks.base import ChunkMark
-from tailrace.sources.base import Chunk, ExportedSnapshot, TableFacts, TableRewritten
+from tailrace.sources.base import Chunk, ExportedSnapshot, TableFacts, TableLocked, TableRewritten
 from tailrace.spark.snapshot import ChunkWork, Loaded, load_chunks
 
 LARGE_BYTES = 64 << 20
@@ -148,7 +148,10 @@ class CopyLane:
         return False
 
     def _say_waiting(self, status: TableStatus, whom: list[str]) -> None:
-        reason = f"waits for {', '.join(whom)}, who wrote to it before it was published"
+        self._pause(status, f"waits for {', '.join(whom)}, who wrote to it before it was published")
+
+    def _pause(self, status: TableStatus, reason: str) -> None:
+        self.copies.paused_until[status.table] = time.monotonic() + IDLE_SECONDS * 10
         if self.sink.tables[status.table].reason != reason:
             self.sink.became(msgspec.structs.replace(status, reason=reason))
 
@@ -178,6 +181,9 @@ class CopyLane:
         try:
             return self._begin(status, facts, marks, snapshot)
         except TableRewritten:  # it is gone: discovery will see it
+            return []
+        except TableLocked as error:
+            self._pause(status, str(error))
             return []
         except TailraceError as error:
             if not self.sink.is_tables_own(error):

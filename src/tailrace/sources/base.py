@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tailrace.errors import SourceUnavailable
 from tailrace.model.changes import Changes
 from tailrace.model.frames import Frames
 from tailrace.model.lifecycle import StoredAs
@@ -87,6 +88,10 @@ class TableFacts(msgspec.Struct, frozen=True):
     membership: str
     stored: StoredAs
     bytes: int
+
+
+class TableLocked(SourceUnavailable):
+    """Somebody holds a lock on the table that lets nobody read it. Other tables are not concerned."""
 
 
 class TableRewritten(Exception):

@@ -63,6 +63,7 @@ def create_slot(connection: psycopg.Connection[Any], name: str) -> Slot:
     """Raises SourceRefused with the exact SQL when the role may not."""
     statement = f"SELECT pg_create_logical_replication_slot('{name}', '{PLUGIN}')"
     try:
+        connection.execute("SET lock_timeout = 0")  # it waits for every transaction under way
         follows = ", failover => true" if connection.info.server_version >= FAILOVER_VERSION else ""
         connection.execute(f"SELECT pg_create_logical_replication_slot(%s, %s{follows})".encode(), [name, PLUGIN])
     except psycopg.Error as error:
