@@ -55,7 +55,7 @@ def _sentence(event: str, facts: dict[str, Any]) -> str:
             return f"[yellow]{escape(facts['message'])}; trying again in {facts['retry_seconds']:g} s[/]"
         case "sink-failed":
             return f"[red]sink {facts['sink']} is given up: {escape(facts['message'])}; the other sinks go on[/]"
-        case "capture" | "sink-abandoned" | "log-full":
+        case "capture" | "sink-abandoned" | "log-full" | "waiting":
             return f"[yellow]{escape(facts['message'])}[/]"
         case _:
             told = ", ".join(f"{key} {_words(value)}" for key, value in facts.items())

@@ -62,7 +62,9 @@ class PostgresSource:
     def check_same(self, known: SourceIdentity, position: str) -> SourceIdentity:
         return identity.check_same(self.url, known, position)
 
-    def prepare(self) -> str:
+    def prepare(
+        self, on_wait: Callable[[list[str]], None] = lambda _: None, on_create: Callable[[], None] = lambda: None
+    ) -> str:
         with source_errors(self.url, "preparing the slot and the publication"), connect(self.url) as connection:
             self._require_tables(connection)
             slot = slots.usable_slot(connection, self.slot)
@@ -78,7 +80,8 @@ class PostgresSource:
                         f"replication slot {self.slot} does not exist and source.create is off",
                         hint=f"run: SELECT pg_create_logical_replication_slot('{self.slot}', 'pgoutput');",
                     )
-                slot = slots.create_slot(connection, self.slot)
+                on_create()
+                slot = slots.create_slot(self.url, self.slot, on_wait)
             assert slot.confirmed is not None
             return slot.confirmed
 
@@ -205,6 +208,11 @@ class PostgresSource:
             row = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
             assert row is not None
             return visibility.running(row[0])
+
+    def drop_slot(self) -> bool:
+        """Remove the slot, if it is there."""
+        with source_errors(self.url, "dropping the slot"), connect(self.url) as connection:
+            return slots.drop_slot(connection, self.slot)
 
     def drop(self) -> list[str]:
         with source_errors(self.url, "dropping the slot and the publication"), connect(self.url) as connection:
