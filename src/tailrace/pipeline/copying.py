@@ -16,6 +16,7 @@ from tailrace.errors import SourceError, TailraceError
 from tailrace.model.lifecycle import COPYING, TableState, TableStatus
 from tailrace.pipeline.applying import SinkPipeline, lost, said_by
 from tailrace.pipeline.evolution import failed
+from tailrace.pipeline.threads import WatchedThread
 from tailrace.sinks.base import ChunkMark
 from tailrace.sources.base import Chunk, ExportedSnapshot, TableFacts, TableLocked, TableRewritten
 from tailrace.spark.snapshot import ChunkWork, Loaded, load_chunks
@@ -81,14 +82,18 @@ class CopyLane:
         self._is_large = large
         self._pool = "snapshots of large tables" if large else "snapshots"
         self._stopping = threading.Event()
-        self.error: TailraceError | None = None
-        self._thread = threading.Thread(target=self._run, name=f"copies into {self.sink.name}", daemon=True)
+        self._error: TailraceError | None = None
+        self._thread = WatchedThread(self._run, f"copies into {self.sink.name}")
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
         self._stopping.set()
+
+    @property
+    def error(self) -> TailraceError | None:
+        return self._error or self._thread.error
 
     def join(self, seconds: float) -> None:
         if self._thread.is_alive():
@@ -106,7 +111,7 @@ class CopyLane:
                     return
                 trouble = error if isinstance(error, TailraceError) else self._lost(error)
                 if not trouble.retry:
-                    self.error = trouble
+                    self._error = trouble
                     return
                 kind = "source-retry" if isinstance(trouble, SourceError) else "sink-retry"
                 self.sink.say(kind, sink=self.sink.name, message=str(trouble), retry_seconds=backoff)

@@ -427,11 +427,12 @@ class Runner:
             sinks[follower.name] = {
                 "applied": follower.applied,
                 "copied": sum(status.rows for status in statuses),
-                "lag_seconds": _lag_seconds(follower) if behind else 0.0,
+                "lag_seconds": _lag_seconds(follower) if behind or capture.trouble else 0.0,
                 "not_live": sum(status.state != "live" and status.state not in ASIDE for status in statuses),
                 "aside": sum(status.state in ASIDE for status in statuses),
             }
-        self.reporter.tick(changes=progress.changes, sinks=sinks)
+        trouble = {"capture": capture.trouble} if capture.trouble else {}
+        self.reporter.tick(changes=progress.changes, sinks=sinks, **trouble)
 
     def _shut_down(self, capture: CaptureSupervisor | None) -> None:
         for keeper in self._keepers:
