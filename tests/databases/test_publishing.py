@@ -229,7 +229,7 @@ def test_inserts_of_a_table_without_identity_are_captured_and_its_truncates(url:
     start = source.prepare()
     write(url, "bare")
     execute(url, "TRUNCATE bare")
-    capture, taken, target = source.capture(start, 1), None, source.current_position()
+    capture, taken, target = source.capture(start, 1, {}), None, source.current_position()
     try:
         while taken is None:
             capture.poll(0.05)
@@ -249,7 +249,7 @@ def test_a_publication_that_comes_too_late_stops_the_capture_that_can_not_see_it
     execute(url, SAFE["keyed"], UNSAFE["bare"], f"CREATE PUBLICATION {MAIN} FOR TABLE keyed")
     execute(url, f"SELECT pg_create_logical_replication_slot('{MAIN}', 'pgoutput')")
     source = make(create=False)
-    capture = source.capture(source.prepare(), 1)
+    capture = source.capture(source.prepare(), 1, {})
     try:
         capture.take()
         execute(url, f"CREATE PUBLICATION {INSERTS} FOR TABLE bare WITH (publish = 'insert, truncate')")

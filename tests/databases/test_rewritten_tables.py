@@ -30,14 +30,14 @@ def test_a_snapshot_that_can_not_see_the_rows_any_more_is_not_taken_for_an_empty
 ) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         [schema] = source.tables() if source.prepare() else []
-        with source.export_snapshot() as snapshot, source.consistent_snapshot() as (consistent, _):
-            assert sum(batch.num_rows for batch in source.read_all(schema, consistent)) == 2
+        with source.export_snapshot() as snapshot:
+            assert sum(batch.num_rows for batch in source.read_all(schema, snapshot.id)) == 2
             connection.execute(statement.encode())
             [chunk] = source.plan_snapshot(schema, 65_536)
             with pytest.raises(TableRewritten):
                 list(source.read_chunk(schema, chunk, snapshot.id))
             with pytest.raises(TableRewritten):
-                list(source.read_all(schema, consistent))
+                list(source.read_all(schema, snapshot.id))
         source.drop()
 
 

@@ -48,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"sink {name} has {count:,} rows set aside: see `tailrace quarantine list`")
     if named := readers.read(wanted):
         out.print(reader_tables.table(named))
+    if trouble := status.capture_trouble(wanted.state):
+        print(trouble)
     for error in {line.source_error for line in lines if line.source_error}:
         print(f"how far the source is, is not known: {error}")
     return 0

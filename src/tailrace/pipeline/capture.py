@@ -87,8 +87,8 @@ class Control:
     def first_line(self) -> bytes:
         while b"\n" not in self._rest and not self.is_closed:
             self._read()
-        line, _, self._rest = self._rest.partition(b"\n")
-        return line
+        line, end, self._rest = self._rest.partition(b"\n")
+        return line if end else b""
 
     def acknowledgement(self) -> Acknowledge | None:
         """The newest one that has come, or None. It may have come together with the first line."""
@@ -189,7 +189,11 @@ class Pump:
 
 
 def say(event: Event) -> None:
-    os.write(sys.stdout.fileno(), msgspec.json.encode(event) + b"\n")
+    """Tell the parent. One that is gone hears nothing, and then there is nothing left to do here."""
+    try:
+        os.write(sys.stdout.fileno(), msgspec.json.encode(event) + b"\n")
+    except BrokenPipeError:
+        sys.exit(0)
 
 
 def open_log(order: Order) -> LogWriter:
@@ -207,7 +211,10 @@ def open_log(order: Order) -> LogWriter:
 
 def main() -> int:
     control = Control(sys.stdin.fileno())
-    order = msgspec.json.decode(control.first_line(), type=Order)
+    line = control.first_line()
+    if not line:
+        return 0  # the parent died before it could say what to do
+    order = msgspec.json.decode(line, type=Order)
     try:
         source = registry.source_class(order.pipeline.source.url)(order.pipeline)
         log = open_log(order)

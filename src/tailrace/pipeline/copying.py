@@ -16,11 +16,13 @@ from tailrace.errors import SourceError, TailraceError
 from tailrace.model.lifecycle import COPYING, TableState, TableStatus
 from tailrace.pipeline.applying import SinkPipeline, lost, said_by
 from tailrace.pipeline.evolution import failed
+from tailrace.pipeline.threads import WatchedThread
 from tailrace.sinks.base import ChunkMark
-from tailrace.sources.base import Chunk, ExportedSnapshot, TableFacts, TableRewritten
+from tailrace.sources.base import Chunk, ExportedSnapshot, TableFacts, TableLocked, TableRewritten
 from tailrace.spark.snapshot import ChunkWork, Loaded, load_chunks
 
-LARGE_BYTES = 64 << 20
+LARGE_CHUNKS = 4
+"""A table of more chunks than that is a large one."""
 IDLE_SECONDS = 0.05
 BACKOFF_SECONDS = (0.5, 30.0)
 PAUSE_SECONDS = 0.5
@@ -70,7 +72,7 @@ class Copies:
         return time.monotonic() >= self.paused_until.get(table, 0.0)
 
     def _is_large(self, table: str) -> bool:
-        return self.bytes_of(table) >= LARGE_BYTES
+        return self.bytes_of(table) > LARGE_CHUNKS * self.sink.pipeline.source.snapshot.chunk_bytes
 
 
 class CopyLane:
@@ -81,14 +83,18 @@ class CopyLane:
         self._is_large = large
         self._pool = "snapshots of large tables" if large else "snapshots"
         self._stopping = threading.Event()
-        self.error: TailraceError | None = None
-        self._thread = threading.Thread(target=self._run, name=f"copies into {self.sink.name}", daemon=True)
+        self._error: TailraceError | None = None
+        self._thread = WatchedThread(self._run, f"copies into {self.sink.name}")
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
         self._stopping.set()
+
+    @property
+    def error(self) -> TailraceError | None:
+        return self._error or self._thread.error
 
     def join(self, seconds: float) -> None:
         if self._thread.is_alive():
@@ -106,7 +112,7 @@ class CopyLane:
                     return
                 trouble = error if isinstance(error, TailraceError) else self._lost(error)
                 if not trouble.retry:
-                    self.error = trouble
+                    self._error = trouble
                     return
                 kind = "source-retry" if isinstance(trouble, SourceError) else "sink-retry"
                 self.sink.say(kind, sink=self.sink.name, message=str(trouble), retry_seconds=backoff)
@@ -153,7 +159,10 @@ class CopyLane:
         return False
 
     def _say_waiting(self, status: TableStatus, whom: list[str]) -> None:
-        reason = f"its copy waits for the end of what {' and '.join(whom)} writes to it"
+        self._pause(status, f"its copy waits for the end of what {' and '.join(whom)} writes to it")
+
+    def _pause(self, status: TableStatus, reason: str) -> None:
+        self.copies.paused_until[status.table] = time.monotonic() + PAUSE_SECONDS
         if self.sink.tables[status.table].reason != reason:
             self.sink.became(msgspec.structs.replace(status, reason=reason))
 
@@ -183,6 +192,9 @@ class CopyLane:
         try:
             return self._begin(status, facts, marks, snapshot)
         except TableRewritten:  # it is gone: discovery will see it
+            return []
+        except TableLocked as error:
+            self._pause(status, str(error))
             return []
         except TailraceError as error:
             if not self.sink.is_tables_own(error):

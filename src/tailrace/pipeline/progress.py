@@ -55,7 +55,7 @@ def _sentence(event: str, facts: dict[str, Any]) -> str:
             return f"[yellow]{escape(facts['message'])}; trying again in {facts['retry_seconds']:g} s[/]"
         case "sink-failed":
             return f"[red]sink {facts['sink']} is given up: {escape(facts['message'])}; the other sinks go on[/]"
-        case "capture" | "sink-abandoned" | "log-full":
+        case "capture" | "sink-abandoned" | "log-full" | "waiting":
             return f"[yellow]{escape(facts['message'])}[/]"
         case _:
             told = ", ".join(f"{key} {_words(value)}" for key, value in facts.items())
@@ -67,7 +67,7 @@ def _words(value: Any) -> str:
 
 
 def _progress(facts: dict[str, Any]) -> str:
-    parts = [f"{facts['changes']:,} changes captured"]
+    parts = [f"{facts['changes']:,} changes captured", *([facts["capture"]] if "capture" in facts else [])]
     for name, sink in facts["sinks"].items():
         lag = {None: "behind", 0.0: "current"}.get(sink["lag_seconds"]) or f"{sink['lag_seconds']:.1f} s behind"
         waiting = f", {sink['not_live']} tables not live yet" if sink["not_live"] else ""

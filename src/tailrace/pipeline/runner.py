@@ -21,6 +21,7 @@ from tailrace.errors import (
     PositionLost,
     SinkRejected,
     SinkUnavailable,
+    SourceError,
     SourceUnavailable,
     StateError,
     TailraceError,
@@ -45,6 +46,7 @@ STOP_SECONDS = 10.0
 CONNECT_SECONDS = 15.0
 BACKOFF_SECONDS = (0.5, 30.0)
 ABSENT_SECONDS = 5.0
+WAITING_SECONDS = 5.0
 
 
 def run(pipeline: config.Pipeline, *, until_current: bool = False, reporter: Reporter | None = None) -> int:
@@ -72,6 +74,8 @@ class Runner:
         self._spark: SparkSession | None = None  # only if it is ours to stop
         self._log_start = ""
         self._is_log_new = False
+        self._has_new_slot = False
+        self._said_waiting_at = -math.inf
         self._target: str | None = None
         self._target_end: int | None = None
 
@@ -86,12 +90,14 @@ class Runner:
             self._patiently(lambda: preflight.raise_if_failing(preflight.check_without_sinks(self.pipeline)))
             self._check_sinks(must_answer=until_current)
             identity = self._patiently(self._check_identity)
-            start = self._patiently(self.source.prepare)
+            start = self._patiently(lambda: self.source.prepare(self._wait, self._expect_slot))
             self._log_start = self._check_positions(start)
             if until_current:
                 self._target = self.source.current_position()
+            self._leave_if_stopping()
             capture = CaptureSupervisor(Order(self.pipeline, start, identity), self.reporter.say)
             capture.start()
+            self._leave_if_stopping()
             spark = self._open_spark()
             self._start_sinks(spark, capture)
             self._loop(spark, capture, start)
@@ -102,14 +108,38 @@ class Runner:
         except _Stopped:
             return 0
         finally:
+            if capture is None:
+                self._drop_new_slot()
             self._shut_down(capture)
             if lock is not None:
                 lock.close()
+
+    def _leave_if_stopping(self) -> None:
+        if self._stopping.is_set():
+            raise _Stopped("stopped before it began")
+
+    def _expect_slot(self) -> None:
+        self._has_new_slot = True
+
+    def _drop_new_slot(self) -> None:
+        """A slot that nobody has read from, and that nobody will, would make the source keep its log for nothing."""
+        if self._has_new_slot:
+            with suppress(SourceError):
+                self.source.drop_slot()
+
+    def _wait(self, whom: list[str]) -> None:
+        """The source waits for somebody: say so now and then, and stop at once when we are to."""
+        self._leave_if_stopping()
+        if whom and time.monotonic() - self._said_waiting_at >= WAITING_SECONDS:
+            self._said_waiting_at = time.monotonic()
+            slot = f"the replication slot {self.pipeline.slot_name}"
+            self.reporter.say("waiting", message=f"{slot} can not be made before others end: {', '.join(whom)}")
 
     def _patiently(self, work: Callable[[], Any]) -> Any:
         """At the start, wait a little for a database that is coming up."""
         deadline, backoff = time.monotonic() + CONNECT_SECONDS, BACKOFF_SECONDS[0]
         while True:
+            self._leave_if_stopping()
             try:
                 return work()
             except (SourceUnavailable, SinkUnavailable) as error:
@@ -397,11 +427,12 @@ class Runner:
             sinks[follower.name] = {
                 "applied": follower.applied,
                 "copied": sum(status.rows for status in statuses),
-                "lag_seconds": _lag_seconds(follower) if behind else 0.0,
+                "lag_seconds": _lag_seconds(follower) if behind or capture.trouble else 0.0,
                 "not_live": sum(status.state != "live" and status.state not in ASIDE for status in statuses),
                 "aside": sum(status.state in ASIDE for status in statuses),
             }
-        self.reporter.tick(changes=progress.changes, sinks=sinks)
+        trouble = {"capture": capture.trouble} if capture.trouble else {}
+        self.reporter.tick(changes=progress.changes, sinks=sinks, **trouble)
 
     def _shut_down(self, capture: CaptureSupervisor | None) -> None:
         for keeper in self._keepers:

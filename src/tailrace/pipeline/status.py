@@ -18,6 +18,7 @@ from tailrace.log.reader import LogReader
 from tailrace.log.storage import Storage
 from tailrace.model.lifecycle import ASIDE, COPYING, TableState, TableStatus
 from tailrace.model.watermark import Watermark
+from tailrace.pipeline import capture_note
 from tailrace.sinks.base import ChunkMark, Sink, SinkState
 from tailrace.spark.layout import LOG
 
@@ -37,7 +38,7 @@ class TableLine(msgspec.Struct, frozen=True):
     `rows` were counted just now; None if that would take long. `copied` are those that the snapshot has loaded.
     `offset` and `position` are the table's watermark. `lag_seconds` is the age of the oldest captured commit that the
     table lacks, 0 when it has all; None without a run that captures, or a log that the watermark belongs to.
-    `reason` says why the table is not live, where there is something to say.
+    `reason` says why the table is not live, where there is something to say; `capture` why nothing is captured now.
     `behind_bytes` is the source's log between `position` and its present end, also where that holds nothing for us.
     """
 
@@ -55,6 +56,7 @@ class TableLine(msgspec.Struct, frozen=True):
     behind_bytes: int | None
     source_error: str | None
     reason: str = ""
+    capture: str = ""
 
 
 def read(pipeline: config.Pipeline) -> list[TableLine]:
@@ -71,6 +73,7 @@ class _Surroundings:
         identity = self.log.identity()
         self.log_id = identity.id if identity else None
         self.run = run_state(pipeline.state)
+        self.capture = capture_trouble(pipeline.state)
         self.source: Any = registry.source_class(pipeline.source.url)(pipeline)
         self.source_error: str | None = None
         self.source_position: str | None = None
@@ -85,10 +88,16 @@ class _Surroundings:
         return int(self.source.distance(mark.position, self.source_position))
 
     def lag_seconds(self, mark: Watermark) -> float | None:
-        if self.run is RunState.STOPPED or mark.log_id != self.log_id:
+        if self.run is RunState.STOPPED or self.capture or mark.log_id != self.log_id:
             return None
         oldest_us = _oldest_commit_after(self.log, mark.offset)
         return max(time.time() - oldest_us / 1e6, 0.0) if oldest_us else 0.0
+
+
+def capture_trouble(state: str) -> str:
+    """Why a run that is going captures nothing at this moment; empty if it does, or if there is none."""
+    note = None if run_state(state) is RunState.STOPPED else capture_note.read(state)
+    return "" if note is None else note.sentence
 
 
 def run_state(state: str) -> RunState:
@@ -126,6 +135,7 @@ def _line(name: str, sink: Sink, status: TableStatus, state: SinkState, around: 
         behind_bytes=around.behind_bytes(mark),
         source_error=around.source_error,
         reason=status.reason,
+        capture=around.capture,
     )
 
 

@@ -14,6 +14,8 @@ import msgspec
 from tailrace import errors
 from tailrace.errors import SourceUnavailable, TailraceError
 from tailrace.pipeline.capture import Acknowledge, Event, Failed, Order, Progress, Remark
+from tailrace.pipeline.capture_note import CaptureState, Notice, full
+from tailrace.pipeline.threads import WatchedThread
 
 FIRST_BACKOFF_SECONDS = 0.5
 LONGEST_BACKOFF_SECONDS = 30.0
@@ -33,9 +35,10 @@ class CaptureSupervisor:
         self._acknowledged: Acknowledge | None = None
         self._lock = threading.Lock()
         self.progress: Progress | None = None
-        self.error: TailraceError | None = None
+        self._error: TailraceError | None = None
+        self._notice = Notice(order.pipeline.state)
         self._told_full_at = float("-inf")
-        self._thread = threading.Thread(target=self._run, name="capture supervisor", daemon=True)
+        self._thread = WatchedThread(self._run, "capture")
 
     def start(self) -> None:
         self._thread.start()
@@ -62,6 +65,16 @@ class CaptureSupervisor:
             self._thread.join(STOP_SECONDS)
 
     @property
+    def error(self) -> TailraceError | None:
+        """Why capture has ended for good, if it did."""
+        return self._error or self._thread.error
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing is captured at this moment; empty if all is well."""
+        return self._notice.now.sentence
+
+    @property
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None else None
 
@@ -69,17 +82,33 @@ class CaptureSupervisor:
         backoff = FIRST_BACKOFF_SECONDS
         while not self._stopping.is_set():
             began = time.monotonic()
-            failure = self._run_once()
+            failure = self._run_safely()
             if self._stopping.is_set():
                 return
             if not failure.retry:
-                self.error = failure
+                self._error = failure
                 return
             if time.monotonic() - began > LONGEST_BACKOFF_SECONDS:
                 backoff = FIRST_BACKOFF_SECONDS
+            self._notice.write(CaptureState.DOWN, str(failure), time.time() + backoff)
             self._say("capture-restart", message=str(failure), retry_seconds=backoff)
             self._stopping.wait(backoff)
             backoff = min(backoff * 2, LONGEST_BACKOFF_SECONDS)
+
+    def _run_safely(self) -> TailraceError:
+        """What ended a capture process, or kept it from being started: all of it may pass."""
+        try:
+            return self._run_once()
+        except OSError as error:
+            return SourceUnavailable(f"the capture process can not be started: {error}")
+        except msgspec.MsgspecError:
+            self._kill()
+            return SourceUnavailable("the capture process said something that is not understood")
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(STOP_SECONDS)
 
     def _run_once(self) -> TailraceError:
         """Run one capture process to its end; what ended it."""
@@ -100,9 +129,16 @@ class CaptureSupervisor:
                 self._say("capture", message=event.message)
             else:
                 self.progress = event
+                self._note(event)
                 self._tell_if_full(event)
         code = process.wait()
         return failure or SourceUnavailable(f"the capture process died ({_how(code)})")
+
+    def _note(self, progress: Progress) -> None:
+        if progress.is_full and progress.full_seconds >= FULL_SECONDS:
+            self._notice.write(CaptureState.WAITING, full(self._order.pipeline.log.max_bytes))
+        elif not progress.is_full:
+            self._notice.write(CaptureState.RUNNING)
 
     def _tell_if_full(self, progress: Progress) -> None:
         """Once a minute while it lasts: nothing is captured meanwhile, and the source must keep what comes."""

@@ -16,6 +16,7 @@ from tailrace.pipeline import requests
 from tailrace.pipeline.applying import SinkPipeline, lost, said_by
 from tailrace.pipeline.copying import Copies, lanes
 from tailrace.pipeline.evolution import has_renamed_labels, is_behind, is_in_place
+from tailrace.pipeline.threads import WatchedThread
 from tailrace.sources.base import TableFacts
 
 DISCOVER_SECONDS = 3.0
@@ -44,7 +45,7 @@ class TableKeeper:
         self._retries: dict[str, tuple[float, float]] = {}  # of tables that failed: when, and after which wait
         self._error: TailraceError | None = None
         self.is_settled = False  # the source's tables have been looked at once
-        self._thread = threading.Thread(target=self._run, name=f"tables of {sink.name}", daemon=True)
+        self._thread = WatchedThread(self._run, f"tables of {sink.name}")
 
     def start(self) -> None:
         self._thread.start()
@@ -65,7 +66,8 @@ class TableKeeper:
     @property
     def error(self) -> TailraceError | None:
         """Why one of the threads has ended, if it did."""
-        return next((e for e in (self._error, *(lane.error for lane in self._lanes)) if e is not None), None)
+        errors = (self._error, self._thread.error, *(lane.error for lane in self._lanes))
+        return next((error for error in errors if error is not None), None)
 
     def _run(self) -> None:
         backoff = BACKOFF_SECONDS[0]

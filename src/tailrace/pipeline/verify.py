@@ -1,7 +1,7 @@
 """Comparing content: every row of the source's tables with every row of the sinks, at one consistent moment.
 
-The source is read under a snapshot that belongs to an exact place of its log. A pipeline that is running is held at
-that very place while we look; one that is not running is compared as it stands. The source's values come as text,
+The source is read under a snapshot. A pipeline that is running is held at the very place of the log that the snapshot
+shows while we look; one that is not running is compared as it stands. The source's values come as text,
 not by the binary way that capture and snapshot use, so a fault of the decoder shows.
 """
 
@@ -21,9 +21,9 @@ from tailrace.log.reader import LogReader
 from tailrace.log.storage import Storage
 from tailrace.model.lifecycle import TableState
 from tailrace.model.schema import TableSchema
-from tailrace.pipeline.anchoring import offset_at
 from tailrace.pipeline.holding import Hold
-from tailrace.sources.base import TableRewritten
+from tailrace.pipeline.moments import offset_seen
+from tailrace.sources.base import ExportedSnapshot, TableLocked, TableRewritten
 from tailrace.spark.layout import LOG
 
 BUCKETS = 1 << 14
@@ -64,9 +64,7 @@ def _verify_sink(
 ) -> Iterator[Comparison]:
     """All tables, or those that are `wanted`. One that is truncated under our eyes is looked at again."""
     is_running = _is_running(pipeline)
-    with _held(pipeline) if is_running else nullcontext() as hold, source.consistent_snapshot() as (snapshot, position):
-        if hold is not None:
-            _wait_until_at(pipeline, source, sink, hold, position)
+    with _held(pipeline) if is_running else nullcontext() as hold, _moment(pipeline, source, sink, hold) as snapshot:
         tables = sink.read_state().tables
         results, again = [], set()
         for schema in source.tables():
@@ -80,6 +78,8 @@ def _verify_sink(
             note = "" if is_running else "not running: a difference may be lag"
             try:
                 results.append(_compare(name, schema, source, sink, snapshot, note))
+            except TableLocked as error:
+                results.append(Comparison(name, schema.table, 0, 0, False, (), str(error)))
             except TableRewritten:
                 note = "it was truncated or rewritten while it was compared"
                 results.append(Comparison(name, schema.table, 0, 0, False, (), note))
@@ -104,20 +104,35 @@ def _held(pipeline: config.Pipeline) -> Iterator[Hold]:
         hold.release()
 
 
-def _wait_until_at(pipeline: config.Pipeline, source: Any, sink: Any, hold: Hold, position: str) -> None:
-    """Move the hold to `position` of the source, and wait for the sink to arrive there."""
-    log = LogReader(Storage(pipeline.state).folder(LOG))
+@contextmanager
+def _moment(pipeline: config.Pipeline, source: Any, sink: Any, hold: Hold | None) -> Iterator[str]:
+    """A snapshot of the source; where there is a hold, the sink has just what the snapshot sees."""
     deadline = time.monotonic() + WAIT_SECONDS
-    while not _has_captured(log, source, position):
-        _wait_a_little(deadline, f"the change log to reach {position}")
+    while True:
+        with source.export_snapshot() as snapshot:
+            if hold is None or _is_met(pipeline, source, sink, hold, snapshot, deadline):
+                yield snapshot.id
+                return
+        _wait_a_little(deadline, "a moment at which transactions became visible in the order of their commits")
+
+
+def _is_met(
+    pipeline: config.Pipeline, source: Any, sink: Any, hold: Hold, snapshot: ExportedSnapshot, deadline: float
+) -> bool:
+    """Move the hold to the place that the snapshot shows, and wait for the sink; false if it can not be there."""
+    log = LogReader(Storage(pipeline.state).folder(LOG))
+    while not _has_captured(log, source, snapshot.position):
+        _wait_a_little(deadline, f"the change log to reach {snapshot.position}")
         hold.renew()
-    target = offset_at(log, source, position)
+    target = offset_seen(log, source, snapshot)
+    if target is None:
+        return False
     hold.place(target)
     while True:
         state = sink.read_state()
         if state.watermark is not None and state.watermark.offset >= target:
-            return
-        _wait_a_little(deadline, f"sink {sink.name} to reach {position}")
+            return bool(state.watermark.offset == target)
+        _wait_a_little(deadline, f"sink {sink.name} to reach {snapshot.position}")
         hold.renew()
 
 

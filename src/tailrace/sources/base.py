@@ -6,7 +6,7 @@ strings above this package; `reached` orders them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import Protocol
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tailrace.errors import SourceUnavailable
 from tailrace.model.changes import Changes
 from tailrace.model.frames import Frames
 from tailrace.model.lifecycle import StoredAs
@@ -89,6 +90,10 @@ class TableFacts(msgspec.Struct, frozen=True):
     bytes: int
 
 
+class TableLocked(SourceUnavailable):
+    """Somebody holds a lock on the table that lets nobody read it. Other tables are not concerned."""
+
+
 class TableRewritten(Exception):
     """The table's storage changed since its chunks were planned: plan again."""
 
@@ -134,8 +139,14 @@ class Source(Protocol):
     def check_same(self, known: SourceIdentity, position: str) -> SourceIdentity:
         """The present identity, or SourceChanged if what `known` had up to `position` is not this source's past."""
 
-    def prepare(self) -> str:
-        """Make sure that slot and publication are there; the position from which the source can still stream."""
+    def prepare(self, on_wait: Callable[[list[str]], None], on_create: Callable[[], None]) -> str:
+        """Make sure that slot and publication are there; the position from which the source can still stream.
+
+        A new slot may have to wait: `on_wait` is told for whom, every moment, and may raise. `on_create` is called
+        before a slot is made, so that it can be dropped by `drop_slot` if nothing comes of it.
+        """
+
+    def drop_slot(self) -> bool: ...
 
     def tables(self) -> list[TableSchema]:
         """The tables to capture, as they are now."""

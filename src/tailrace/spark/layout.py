@@ -14,3 +14,6 @@ REQUESTS = "requests"
 
 READERS = "readers"
 """The places of named readers of the change log: see `log.readers`."""
+
+CAPTURE = "capture.json"
+"""How capture is: see `pipeline.capture_note`."""

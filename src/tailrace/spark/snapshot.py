@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from tailrace.errors import SinkTaken, TailraceError
 from tailrace.model.schema import TableSchema
 from tailrace.sinks.base import ChunkMark
-from tailrace.sources.base import Chunk, TableRewritten
+from tailrace.sources.base import Chunk, TableLocked, TableRewritten
 from tailrace.spark.apply import attempt, unwrap
 
 TASK_BYTES = 128 << 20
@@ -81,6 +81,8 @@ def _load(source: Any, sink: Any, snapshot: str, item: ChunkWork) -> Loaded:
         rows = sink.load_chunk(item.schema, item.mark, batches)
     except TableRewritten:
         return Loaded(chunk.table, 0, is_rewritten=True)
+    except TableLocked:  # its copy goes on another time, that of others now
+        return Loaded(chunk.table, 0)
     except TailraceError as error:
         if error.retry or isinstance(error, SinkTaken):
             raise

@@ -26,6 +26,7 @@ from tailrace.sinks.sql.staged import Relation, StagedRows
 
 CONNECT_TIMEOUT_SECONDS = 10
 LOCK_TIMEOUT_SECONDS = 30
+NET_TIMEOUT_SECONDS = 3600  # the rows of a load come as fast as the source gives them
 TAKE_OVER_SECONDS = 5
 PACKET_BYTES = 1 << 20
 PORT = 3306
@@ -40,9 +41,16 @@ _SETTINGS = {
     "lock_wait_timeout": str(LOCK_TIMEOUT_SECONDS),
     "innodb_lock_wait_timeout": str(LOCK_TIMEOUT_SECONDS),
     "wait_timeout": "28800",
+    "net_read_timeout": str(NET_TIMEOUT_SECONDS),
+    "net_write_timeout": str(NET_TIMEOUT_SECONDS),
     "foreign_key_checks": "1",
     "unique_checks": "1",
 }
+_LIMITS = (
+    "'max_execution_time', 'max_statement_time', 'idle_transaction_timeout', 'idle_write_transaction_timeout',"
+    " 'idle_readonly_transaction_timeout'"
+)
+"""0 where there is no limit."""
 _LOAD = (
     "LOAD DATA LOCAL INFILE 'tailrace' REPLACE INTO TABLE {table} CHARACTER SET binary"
     " FIELDS TERMINATED BY '\\t' ESCAPED BY '\\\\' LINES TERMINATED BY '\\n' ({names})"
@@ -123,7 +131,15 @@ class MySqlSession:
         self._temporary: list[str] = []
         sets = ", ".join(f"SESSION {name} = {value}" for name, value in _SETTINGS.items())
         self.execute(f"SET {sets}")
+        self._be_patient()
         self.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+
+    def _be_patient(self) -> None:
+        """Switch off what may end a statement or a transaction of ours, where the server knows it."""
+        known = self.execute(f"SHOW SESSION VARIABLES WHERE Variable_name IN ({_LIMITS})")
+        limiting = [name for name, value in known if float(value) != 0]
+        if limiting:
+            self.execute("SET " + ", ".join(f"SESSION {name} = 0" for name in limiting))
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self.connection.cursor() as cursor:

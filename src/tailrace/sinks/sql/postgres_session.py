@@ -40,11 +40,15 @@ _SETTINGS = {
     "tcp_keepalives_interval": "10",
     "tcp_keepalives_count": "3",
 }
-_WAIT_FOR_DISK = (
-    "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
-)
-_RETRIED = ("08", "40", "53", "57P", "58", "55P03", "57014", "25006")
-_GONE = ("08", "57P")
+_YOUNGER_SETTINGS = ["idle_session_timeout", "transaction_timeout"]
+"""Set where the server knows them."""
+_SETTLE = """
+SELECT set_config(name, CASE name WHEN 'synchronous_commit' THEN 'on' ELSE '0' END, false) FROM pg_catalog.pg_settings
+WHERE name = ANY (%s) OR name = 'synchronous_commit' AND setting = 'off'
+"""
+"""A commit waits for the disk, and nothing ends the session but us."""
+_RETRIED = ("08", "40", "53", "57P", "58", "55P03", "57014", "25006", "25P03", "25P04")
+_GONE = ("08", "57P", "25P03", "25P04")
 _WITH_VALUES = ("22", "23")
 """Classes of errors whose message may show a value."""
 _ABOUT_ROWS = (*_WITH_VALUES, "54000", "P0001")
@@ -83,7 +87,7 @@ class PostgresSession:
         options = [str(settings.get("options") or ""), *(f"-c {name}={value}" for name, value in _SETTINGS.items())]
         settings["options"] = " ".join(options).strip()
         self.connection = psycopg.connect(make_conninfo("", **settings), autocommit=True, prepare_threshold=None)
-        self.connection.execute(_WAIT_FOR_DISK)
+        self.connection.execute(_SETTLE, [_YOUNGER_SETTINGS])
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         cursor = self.connection.execute(statement.encode(), parameters or None)

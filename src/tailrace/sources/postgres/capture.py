@@ -104,7 +104,7 @@ class PostgresCapture:
 
         The slot is ours while we stream: nobody can put another in its place after this look.
         """
-        with connect(self._url) as connection, source_errors(self._url, "reading the slot"):
+        with source_errors(self._url, "reading the slot"), connect(self._url) as connection:
             found = read_slot(connection, slot)
         if found is None or found.confirmed is None or parse_lsn(found.confirmed) > parse_lsn(after):
             self.close()

@@ -23,22 +23,37 @@ _REFUSALS = re.compile(
     re.IGNORECASE,
 )
 _VANISHED = "could not open relation with OID"  # an internal error of the server's own views
-_TRANSIENT = (pg.OperationalError, pg.InterfaceError, pg.AdminShutdown, pg.CrashShutdown, pg.QueryCanceled)
+_TRANSIENT = (
+    *(pg.OperationalError, pg.InterfaceError, pg.AdminShutdown, pg.CrashShutdown, pg.QueryCanceled),
+    *(pg.IdleInTransactionSessionTimeout, pg.TransactionTimeout),
+)
+LOCK_SECONDS = 10.0
+"""How long a statement waits for a lock on a table. What we ask of the catalog needs none."""
+_PATIENCE = {"statement_timeout": "0", "idle_in_transaction_session_timeout": "0", "idle_session_timeout": "0"}
+"""Whatever the role or the database says: a copy takes as long as it takes, and a snapshot is held in idleness."""
 
 
-def connect(url: str, *, replication: bool = False, application: str = "tailrace") -> psycopg.Connection[Any]:
-    """An autocommit connection whose text forms are the ones our decoders read."""
+def connect(
+    url: str, *, replication: bool = False, application: str = "tailrace", lock_seconds: float = LOCK_SECONDS
+) -> psycopg.Connection[Any]:
+    """An autocommit connection whose text forms are the ones our decoders read, and that no timeout ends.
+
+    It waits `lock_seconds` for a lock, for ever if that is 0, as replication does.
+    """
     try:
         settings = conninfo_to_dict(url)
         settings.setdefault("connect_timeout", CONNECT_TIMEOUT_SECONDS)
         settings.setdefault("application_name", application)
         settings.setdefault("keepalives_idle", 30)
-        settings["options"] = " ".join(
-            [str(settings.get("options") or ""), *(f"-c {name}={value}" for name, value in CAPTURE_SETTINGS.items())]
-        ).strip()
+        waits = {"lock_timeout": "0" if replication else str(round(lock_seconds * 1000))}
+        chosen = [f"-c {name}={value}" for name, value in (CAPTURE_SETTINGS | _PATIENCE | waits).items()]
+        settings["options"] = " ".join([str(settings.get("options") or ""), *chosen]).strip()
         if replication:
             settings["replication"] = "database"
-        return psycopg.connect(make_conninfo("", **settings), autocommit=True)
+        connection = psycopg.connect(make_conninfo("", **settings), autocommit=True)
+        if connection.info.server_version >= 170_000:  # older ones do not know it
+            connection.execute("SET transaction_timeout = 0")
+        return connection
     except psycopg.Error as error:
         raise connection_error(url, error) from error
 
@@ -73,6 +88,8 @@ def source_errors(url: str, doing: str) -> Iterator[None]:
     """Turns a driver's error while `doing` something into a SourceError."""
     try:
         yield
+    except pg.LockNotAvailable as error:
+        raise SourceUnavailable(f"somebody has locked what is needed at {server_of(url)} for {doing}") from error
     except _TRANSIENT as error:
         raise SourceUnavailable(
             f"PostgreSQL at {server_of(url)} went away while {doing}: {_sentence(error)}"

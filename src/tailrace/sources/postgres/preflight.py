@@ -51,7 +51,7 @@ def check(url: str, slot: str, publication: str, patterns: TablePatterns, settin
     """Every finding, over one connection. What stops the looking is the last finding, never an exception."""
     found: list[Finding] = []
     try:
-        with connect(url, application="tailrace check") as connection, source_errors(url, "reading its catalog"):
+        with source_errors(url, "reading its catalog"), connect(url, application="tailrace check") as connection:
             found.extend(_look(connection, slot, publication, patterns, settings))
     except SourceError as error:
         found.append(failure("server", error, _connection_fix(error)))

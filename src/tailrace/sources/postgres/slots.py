@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import select
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 import psycopg
+from psycopg import pq, sql
 
 from tailrace.errors import PositionLost, SourceRefused
+from tailrace.sources.postgres.connection import connect
 
 PLUGIN = "pgoutput"
 FAILOVER_VERSION = 170_000
@@ -18,6 +23,22 @@ SELECT plugin, slot_type, database, active_pid, confirmed_flush_lsn::text, resta
     pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_lsn(), restart_lsn)::bigint
 FROM pg_replication_slots WHERE slot_name = %s
 """
+
+
+_AWAITED = """
+SELECT DISTINCT h.pid, coalesce(a.usename, p.owner)::text, p.gid,
+    to_char(coalesce(a.xact_start, p.prepared) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS "UTC"')
+FROM pg_locks w
+JOIN pg_locks h ON h.locktype = 'transactionid' AND h.transactionid = w.transactionid AND h.granted
+LEFT JOIN pg_stat_activity a ON a.pid = h.pid
+LEFT JOIN pg_prepared_xacts p ON p.transaction = w.transactionid
+WHERE w.pid = %s AND w.locktype = 'transactionid' AND NOT w.granted
+"""
+TICK_SECONDS = 0.2
+CANCEL_SECONDS = 5.0
+
+OnWait = Callable[[list[str]], None]
+"""Told in words whom something waits for; may raise, to wait no longer."""
 
 
 class Slot(msgspec.Struct, frozen=True):
@@ -59,20 +80,76 @@ def usable_slot(connection: psycopg.Connection[Any], name: str) -> Slot | None:
     return slot
 
 
-def create_slot(connection: psycopg.Connection[Any], name: str) -> Slot:
-    """Raises SourceRefused with the exact SQL when the role may not."""
-    statement = f"SELECT pg_create_logical_replication_slot('{name}', '{PLUGIN}')"
-    try:
-        follows = ", failover => true" if connection.info.server_version >= FAILOVER_VERSION else ""
-        connection.execute(f"SELECT pg_create_logical_replication_slot(%s, %s{follows})".encode(), [name, PLUGIN])
-    except psycopg.Error as error:
-        raise SourceRefused(
-            f"cannot create the replication slot {name}: {error.diag.message_primary}",
-            hint=f"let a role with REPLICATION run: {statement};",
-        ) from error
-    slot = read_slot(connection, name)
+def create_slot(url: str, name: str, on_wait: OnWait) -> Slot:
+    """Raises SourceRefused with the exact SQL when the role may not.
+
+    A new slot waits for every transaction under way. Meanwhile `on_wait` is told every moment whom it waits for; when
+    it raises, or when we are killed, no slot is left behind.
+    """
+    with connect(url, lock_seconds=0) as connection, connect(url) as other:
+        try:
+            _be_mortal(connection)
+            _run(connection, _creation(connection, name), lambda: on_wait(_awaited(other, connection)))
+        except psycopg.Error as error:
+            raise SourceRefused(
+                f"cannot create the replication slot {name}: {error.diag.message_primary or error}",
+                hint="let a role with REPLICATION run:"
+                f" SELECT pg_create_logical_replication_slot('{name}', '{PLUGIN}');",
+            ) from error
+        except BaseException:
+            _give_up(connection, other, name)
+            raise
+        slot = read_slot(other, name)
     assert slot is not None
     return slot
+
+
+def _be_mortal(connection: psycopg.Connection[Any]) -> None:
+    """Let the server notice that we are gone also while it waits for somebody, where it can."""
+    with suppress(psycopg.Error):
+        connection.execute("SET client_connection_check_interval = '1s'")
+
+
+def _creation(connection: psycopg.Connection[Any], name: str) -> bytes:
+    follows = ", failover => true" if connection.info.server_version >= FAILOVER_VERSION else ""
+    statement = f"SELECT pg_create_logical_replication_slot({{}}, {{}}{follows})"
+    return sql.SQL(statement).format(sql.Literal(name), sql.Literal(PLUGIN)).as_bytes(connection)
+
+
+def _run(connection: psycopg.Connection[Any], statement: bytes, tick: Callable[[], None]) -> None:
+    """Run a statement to its end, with a `tick` now and then."""
+    connection.pgconn.send_query(statement)
+    while not _has_ended(connection, TICK_SECONDS):
+        tick()
+    while (result := connection.pgconn.get_result()) is not None:
+        if result.status == pq.ExecStatus.FATAL_ERROR:
+            raise psycopg.errors.error_from_result(result, "utf-8")
+
+
+def _has_ended(connection: psycopg.Connection[Any], seconds: float) -> bool:
+    select.select([connection.pgconn.socket], [], [], seconds)
+    connection.pgconn.consume_input()
+    return not connection.pgconn.is_busy()
+
+
+def _give_up(connection: psycopg.Connection[Any], other: psycopg.Connection[Any], name: str) -> None:
+    """End what is under way; a slot that was made at the last moment is dropped."""
+    with suppress(psycopg.Error):
+        connection.cancel_safe(timeout=CANCEL_SECONDS)
+        _has_ended(connection, CANCEL_SECONDS)
+        drop_slot(other, name)
+
+
+def _awaited(connection: psycopg.Connection[Any], waiting: psycopg.Connection[Any]) -> list[str]:
+    """The transactions that a session waits for."""
+    rows = connection.execute(_AWAITED, [waiting.info.backend_pid]).fetchall()
+    return [_transaction(*row) for row in rows]
+
+
+def _transaction(pid: int | None, role: str | None, gid: str | None, since: str | None) -> str:
+    who = f"the prepared transaction {gid}" if gid is not None else f"process {pid}"
+    of = f" of {role}" if role else ""
+    return f"{who}{of}" + (f", under way since {since}" if since else "")
 
 
 def drop_slot(connection: psycopg.Connection[Any], name: str) -> bool:

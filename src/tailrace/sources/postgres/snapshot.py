@@ -7,22 +7,21 @@ Protocol page: "COPY", Binary Format.
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import numpy as np
 import psycopg
 import pyarrow as pa
-from psycopg import pq, sql
+from psycopg import sql
 
-from tailrace.errors import DecodeError, SourceRefused, SourceUnavailable, about
+from tailrace.errors import DecodeError, SourceUnavailable, about
 from tailrace.model import shapes
 from tailrace.model.rows import POSTGRES_COPY, EncodedRows, Rows
 from tailrace.model.schema import Column, TableSchema
 from tailrace.model.types import ColumnType
-from tailrace.sources.base import Chunk, ExportedSnapshot, TableRewritten, Visibility
+from tailrace.sources.base import Chunk, ExportedSnapshot, TableLocked, TableRewritten, Visibility
 from tailrace.sources.postgres.arrays import array_literal
 from tailrace.sources.postgres.connection import connect, current_position, server_of, source_errors
 from tailrace.sources.postgres.copying import CopiedRows, check_width, copy_out, together
@@ -31,43 +30,61 @@ from tailrace.sources.postgres.types import has_binary_decoder, text_expression
 from tailrace.sources.postgres.values import decode_values
 
 PAGE = 8192
+LOCK_SECONDS = 5.0
 _LEAVES = """
+WITH RECURSIVE part (oid) AS (
+    SELECT %(table)s::regclass::oid
+    UNION ALL
+    SELECT i.inhrelid FROM part JOIN pg_inherits i ON i.inhparent = part.oid
+    JOIN pg_class c ON c.oid = i.inhrelid AND c.relispartition
+)
 SELECT format('%%I.%%I', n.nspname, c.relname), c.oid::bigint
-FROM pg_partition_tree(%(table)s::regclass) t
-JOIN pg_class c ON c.oid = t.relid JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE t.isleaf AND c.relkind = 'r' ORDER BY 2
+FROM part JOIN pg_class c ON c.oid = part.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind = 'r' ORDER BY 2
 """
 _SIZE = """
 SELECT pg_relation_size(oid) + coalesce(pg_relation_size(nullif(reltoastrelid, 0)), 0)
 FROM pg_class WHERE oid = %s::regclass
 """
+_GONE = (
+    psycopg.errors.InvalidParameterValue,  # up to 16
+    psycopg.errors.UndefinedObject,  # from 17 on
+    psycopg.errors.ObjectNotInPrerequisiteState,  # while its holder is ending
+)
 
 
 @contextmanager
 def export_snapshot(url: str) -> Iterator[ExportedSnapshot]:
-    """Hold a snapshot open for as long as the context lasts."""
-    with connect(url, application="tailrace snapshot") as connection, source_errors(url, "exporting a snapshot"):
-        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        row = connection.execute("SELECT pg_export_snapshot(), pg_current_snapshot()::text").fetchone()
-        assert row is not None
-        with connect(url) as other:  # after the snapshot was taken: whatever it sees has been written by now
-            position = current_position(other)
+    """Hold a snapshot open for as long as the context lasts. That its session was ended is seen by who imports it."""
+    with closing(connect(url, application="tailrace snapshot")) as connection:
+        with source_errors(url, "exporting a snapshot"):
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            row = connection.execute("SELECT pg_export_snapshot(), pg_current_snapshot()::text").fetchone()
+            assert row is not None
+            with connect(url) as other:  # after the snapshot was taken: whatever it sees has been written by now
+                position = current_position(other)
         yield ExportedSnapshot(row[0], Visibility(row[1]), position)
 
 
+def _import(connection: psycopg.Connection[Any], url: str, snapshot: str) -> None:
+    """Begin a transaction that sees what the exported snapshot sees."""
+    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    try:
+        connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+    except _GONE as error:
+        raise SourceUnavailable(f"the snapshot {snapshot} at {server_of(url)} is gone") from error
+
+
 @contextmanager
-def consistent_snapshot(url: str) -> Iterator[tuple[str, str]]:
-    """A snapshot that sees what ended at or before a position, and no more. A temporary slot makes it."""
-    with connect(url, replication=True, application="tailrace verify") as connection:
-        command = (
-            f"CREATE_REPLICATION_SLOT \"tailrace_verify_{os.getpid()}\" TEMPORARY LOGICAL pgoutput (SNAPSHOT 'export')"
-        )
-        result = connection.pgconn.exec_(command.encode())
-        if result.status != pq.ExecStatus.TUPLES_OK:
-            reason = result.error_message.decode(errors="replace").strip()
-            raise SourceRefused(f"PostgreSQL at {server_of(url)} refused a consistent snapshot: {reason}")
-        values = [(result.get_value(0, column) or b"").decode() for column in range(3)]
-        yield values[2], values[1]
+def _table_errors(url: str, table: TableSchema, doing: str) -> Iterator[None]:
+    """As `source_errors`; a lock on the table is the table's own."""
+    try:
+        with source_errors(url, doing):
+            yield
+    except SourceUnavailable as error:
+        if isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
+            raise TableLocked(f"{table.table} is locked by somebody: {doing} has to wait", table=table.table) from error
+        raise
 
 
 def plan(url: str, table: TableSchema, chunk_bytes: int) -> list[Chunk]:
@@ -75,7 +92,8 @@ def plan(url: str, table: TableSchema, chunk_bytes: int) -> list[Chunk]:
 
     A page stands for its share of the large values that lie outside of the table's own file (TOAST), too.
     """
-    with connect(url) as connection, source_errors(url, f"planning the snapshot of {table.table}"):
+    doing = f"planning the snapshot of {table.table}"
+    with _table_errors(url, table, doing), connect(url, lock_seconds=LOCK_SECONDS) as connection:
         found: list[Chunk] = []
         for relation, _ in _leaves(connection, table):
             storage, pages = _storage(connection, relation)
@@ -123,24 +141,21 @@ def read_chunk(url: str, table: TableSchema, chunk: Chunk, snapshot: str, form: 
     """The rows of one chunk, as the snapshot sees them. Raises TableRewritten if its pages are not the planned ones."""
     is_encoded = form == POSTGRES_COPY and all(has_binary_decoder(column.type) for column in table.columns)
     read = _copy_encoded if is_encoded else _copy_rows
-    with connect(url, application="tailrace snapshot") as connection:
+    with connect(url, application="tailrace copy", lock_seconds=LOCK_SECONDS) as connection:
         try:
-            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+            _import(connection, url, snapshot)
             # taking the lock first: from here on nobody can rewrite the table under us
             connection.execute(f"LOCK TABLE ONLY {chunk.relation} IN ACCESS SHARE MODE".encode())
             if {_storage(connection, chunk.relation)[0], _seen_storage(connection, chunk.relation)} != {chunk.storage}:
                 raise TableRewritten(chunk.table)
             yield from read(connection, table, _chunk_query(table, chunk))
             connection.execute("COMMIT")
-        except psycopg.errors.InvalidParameterValue as error:
-            raise SourceUnavailable(f"the snapshot {snapshot} at {server_of(url)} is gone") from error
         except psycopg.errors.UndefinedTable as error:
             raise TableRewritten(chunk.table) from error
         except psycopg.errors.UndefinedColumn as error:
             raise TableRewritten(chunk.table) from error
         except psycopg.Error as error:
-            with source_errors(url, f"copying {table.table}"):
+            with _table_errors(url, table, f"copying {table.table}"):
                 raise error
 
 
@@ -151,12 +166,12 @@ def read_all(
 
     Raises TableRewritten if the snapshot can not see the table's rows any more.
     """
-    with connect(url) as connection, source_errors(url, f"reading {table.table}"):
+    doing = f"reading {table.table}"
+    with _table_errors(url, table, doing), connect(url, lock_seconds=LOCK_SECONDS) as connection:
         rows = _from(connection, table)
         query = f"{_select(table, as_text=as_text)} FROM {rows}"
         if snapshot is not None:
-            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
+            _import(connection, url, snapshot)
             connection.execute(f"LOCK TABLE {rows} IN ACCESS SHARE MODE".encode())
             for relation, _ in _leaves(connection, table):
                 if _storage(connection, relation)[0] != _seen_storage(connection, relation):
@@ -246,7 +261,8 @@ def read_rows(url: str, table: TableSchema, keys: pa.RecordBatch) -> pa.RecordBa
         for row in keys.to_pylist()
     )
     where = f"({', '.join(names)}) IN ({listed})"
-    with connect(url) as connection, source_errors(url, f"reading rows of {table.table}"):
+    doing = f"reading rows of {table.table}"
+    with _table_errors(url, table, doing), connect(url) as connection:
         query = f"{_select(table)} FROM {_from(connection, table)} WHERE {where}"
         batches = list(_copy_rows(connection, table, query))
     if not batches:

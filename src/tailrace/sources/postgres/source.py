@@ -63,8 +63,10 @@ class PostgresSource:
     def check_same(self, known: SourceIdentity, position: str) -> SourceIdentity:
         return identity.check_same(self.url, known, position)
 
-    def prepare(self) -> str:
-        with connect(self.url) as connection, source_errors(self.url, "preparing the slot and the publication"):
+    def prepare(
+        self, on_wait: Callable[[list[str]], None] = lambda _: None, on_create: Callable[[], None] = lambda: None
+    ) -> str:
+        with source_errors(self.url, "preparing the slot and the publication"), connect(self.url) as connection:
             self._require_tables(connection)
             slot = slots.usable_slot(connection, self.slot)
             self._prepare_publications(connection, has_slot=slot is not None)
@@ -80,7 +82,8 @@ class PostgresSource:
                         hint=f"run: SELECT pg_create_logical_replication_slot('{self.slot}', 'pgoutput');",
                     )
                 self._founders = storage.memberships(connection, self.publications)
-                slot = slots.create_slot(connection, self.slot)
+                on_create()
+                slot = slots.create_slot(self.url, self.slot, on_wait)
             assert slot.confirmed is not None
             return slot.confirmed
 
@@ -92,17 +95,17 @@ class PostgresSource:
         """
         if not self.settings.create:
             return Published()
-        with connect(self.url) as connection, source_errors(self.url, "publishing tables"):
+        with source_errors(self.url, "publishing tables"), connect(self.url) as connection:
             return self._publisher(connection).publish(lambda table: not is_known(table))
 
     def tables(self) -> list[TableSchema]:
-        with connect(self.url) as connection, source_errors(self.url, "listing the tables"):
+        with source_errors(self.url, "listing the tables"), connect(self.url) as connection:
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")  # tables come and go
             wanted = [t for t in list_tables(connection) if self.patterns.matches(t.schema, t.name)]
             return table_schemas(connection, wanted, self.publications)
 
     def facts(self) -> list[TableFacts]:
-        with connect(self.url) as connection, source_errors(self.url, "reading the catalog"):
+        with source_errors(self.url, "reading the catalog"), connect(self.url) as connection:
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             if not publications.existing(connection, self.publications[:1]):
                 raise PositionLost(
@@ -127,15 +130,15 @@ class PostgresSource:
 
     def has_rows(self, schema: TableSchema, relations: Iterable[str]) -> bool:
         """Whether any of these relations, by number, has a row."""
-        with connect(self.url) as connection, source_errors(self.url, f"looking into {schema.table}"):
+        with source_errors(self.url, f"looking into {schema.table}"), connect(self.url) as connection:
             return storage.has_rows(connection, [int(relation) for relation in relations])
 
     def writers(self, facts: TableFacts) -> dict[str, str]:
-        with connect(self.url) as connection, source_errors(self.url, f"looking who writes to {facts.schema.table}"):
+        with source_errors(self.url, f"looking who writes to {facts.schema.table}"), connect(self.url) as connection:
             return dict(storage.writers(connection, facts.stored, facts.schema.relation))
 
     def current_position(self) -> str:
-        with connect(self.url) as connection, source_errors(self.url, "asking for the current position"):
+        with source_errors(self.url, "asking for the current position"), connect(self.url) as connection:
             return current_position(connection)
 
     def reached(self, position: str, target: str) -> bool:
@@ -151,7 +154,7 @@ class PostgresSource:
     def capture(
         self, after: str, first_offset: int, described: Mapping[int, TableSchema], known: SourceIdentity | None = None
     ) -> PostgresCapture:
-        with connect(self.url) as connection, source_errors(self.url, "looking for the publications"):
+        with source_errors(self.url, "looking for the publications"), connect(self.url) as connection:
             streamed = publications.subscribed(connection, self.publications)
         return PostgresCapture(
             self.url,
@@ -171,10 +174,6 @@ class PostgresSource:
 
     def export_snapshot(self) -> AbstractContextManager[ExportedSnapshot]:
         return snapshot.export_snapshot(self.url)
-
-    def consistent_snapshot(self) -> AbstractContextManager[tuple[str, str]]:
-        """A snapshot's id, and the position whose past it sees exactly."""
-        return snapshot.consistent_snapshot(self.url)
 
     def plan_snapshot(self, table: TableSchema, chunk_bytes: int) -> list[Chunk]:
         return snapshot.plan(self.url, table, chunk_bytes)
@@ -196,7 +195,7 @@ class PostgresSource:
 
         A default may have filled them and be gone again: then the table has other files than those it was `stored` in.
         """
-        with connect(self.url) as connection, source_errors(self.url, "reading the catalog"):
+        with source_errors(self.url, "reading the catalog"), connect(self.url) as connection:
             now = storage.stored_as(connection, [table.relation])[table.relation]
             is_rewritten = stored is not None and storage.change_of(table.relation, stored, now).is_rewritten
             return not is_rewritten and catalog.adds_only_nulls(connection, table, added)
@@ -205,18 +204,23 @@ class PostgresSource:
         """Why a table that was captured is not among those to capture now."""
         if not self.patterns.matches(table.schema, table.name):
             return Absence("it is excluded by source.tables")
-        with connect(self.url) as connection, source_errors(self.url, "reading the catalog"):
+        with source_errors(self.url, "reading the catalog"), connect(self.url) as connection:
             return catalog.absence(connection, table)
 
     def running(self) -> npt.NDArray[np.int64]:
         """The transactions that are under way, as the stream numbers them: nobody sees yet what they changed."""
-        with connect(self.url) as connection, source_errors(self.url, "asking which transactions run"):
+        with source_errors(self.url, "asking which transactions run"), connect(self.url) as connection:
             row = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
             assert row is not None
             return visibility.running(row[0])
 
+    def drop_slot(self) -> bool:
+        """Remove the slot, if it is there."""
+        with source_errors(self.url, "dropping the slot"), connect(self.url) as connection:
+            return slots.drop_slot(connection, self.slot)
+
     def drop(self) -> list[str]:
-        with connect(self.url) as connection, source_errors(self.url, "dropping the slot and the publication"):
+        with source_errors(self.url, "dropping the slot and the publication"), connect(self.url) as connection:
             dropped = []
             if slots.drop_slot(connection, self.slot):
                 dropped.append(f"replication slot {self.slot}")
@@ -243,6 +247,6 @@ class PostgresSource:
 
     def _all_binary(self) -> bool:
         """A first guess: the stream itself says when a type comes that it can not send in binary."""
-        with connect(self.url) as connection, source_errors(self.url, "reading the catalog"):
+        with source_errors(self.url, "reading the catalog"), connect(self.url) as connection:
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")  # types come and go
             return all(map(has_binary_decoder, catalog.published_types(connection, self.publications)))

@@ -1,0 +1,80 @@
+"""The place of the log that a snapshot shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tailrace import config
+from tailrace.log.reader import LogReader
+from tailrace.log.storage import Storage
+from tailrace.log.writer import LogWriter
+from tailrace.pipeline.moments import offset_seen
+from tailrace.sources.base import ExportedSnapshot, Visibility
+from tailrace.sources.postgres import pgoutput
+from tailrace.sources.postgres.positions import format_lsn
+from tailrace.sources.postgres.source import PostgresSource
+from tailrace.testing import messages
+
+
+@pytest.fixture
+def source() -> Any:
+    return PostgresSource(config.Pipeline("any", config.Source("postgresql://nowhere", ("*.*",)), {}))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> LogReader:
+    """Transactions 700 to 703 end at offsets 2, 4, 6 and 9, and a mark stands at 7; positions are 0x1008 and so on."""
+    storage = Storage(str(tmp_path))
+    feed = messages.Feed(LogWriter.create(storage, None, "0/1000"), {})
+    for number in range(3):
+        feed.append(*messages.transaction(xid=700 + number, at=0x1000 * (number + 1)))
+    feed.append(pgoutput.keepalive_mark(0x3800, messages.NOON_US), *messages.transaction(xid=703, at=0x4000))
+    return LogReader(storage)
+
+
+def seen(source: Any, log: LogReader, snapshot: str, position: int) -> int | None:
+    return offset_seen(log, source, ExportedSnapshot("any", Visibility(snapshot), format_lsn(position)))
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "position", "expected"),
+    [
+        ("704:704:", 0x5000, 9),
+        ("703:703:", 0x5000, 7),
+        ("703:703:", 0x3FFF, 7),
+        ("702:704:702,703", 0x5000, 4),
+        ("701:704:701,702,703", 0x5000, 2),
+        ("704:704:", 0x2FFF, 4),
+    ],
+    ids=["all", "all-but-the-last", "up-to-a-mark", "two-not-yet", "one", "older-position"],
+)
+def test_the_place_is_behind_the_last_transaction_that_is_seen(
+    source: Any, log: LogReader, snapshot: str, position: int, expected: int
+) -> None:
+    assert seen(source, log, snapshot, position) == expected
+
+
+@pytest.mark.parametrize("snapshot", ["701:704:701", "700:704:700,702", "700:704:700,701,702,703"])
+def test_a_snapshot_that_sees_a_later_transaction_and_not_an_earlier_one_shows_no_place(
+    source: Any, log: LogReader, snapshot: str
+) -> None:
+    assert seen(source, log, snapshot, 0x5000) is None
+
+
+def test_an_empty_log_shows_its_beginning(source: Any, tmp_path: Path) -> None:
+    storage = Storage(str(tmp_path))
+    LogWriter.create(storage, None, "0/1000")
+    assert seen(source, LogReader(storage), "700:700:", 0x5000) == 0
+
+
+def test_what_was_committed_long_ago_is_not_read_again(source: Any, tmp_path: Path) -> None:
+    storage = Storage(str(tmp_path))
+    feed = messages.Feed(LogWriter.create(storage, None, "0/1000"), {})
+    feed.append(*messages.transaction(xid=700, at=0x1000))
+    feed.append(*messages.transaction(xid=701, at=0x2000, time_us=messages.NOON_US + 3_600_000_000))
+    assert seen(source, LogReader(storage), "700:702:700", 0x5000) == 4
+    assert np.array_equal(source.is_visible(np.array([700, 701]), Visibility("700:702:700")), [False, True])
