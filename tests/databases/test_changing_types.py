@@ -96,8 +96,6 @@ def test_types_that_come_and_go_leave_nothing_that_can_not_be_decoded(
         commit_each(connection, BEHIND)
         run_until_current(file)
         assert_equal()
-        with RunningPipeline(file) as pipeline:
-            connection.execute("INSERT INTO bystander VALUES (5, 'and on')")
-            wait_until_current(pipeline, file, postgres_url, sinks)
-            assert pipeline.stop() == 0, pipeline.output
+        connection.execute("INSERT INTO bystander VALUES (5, 'and on')")
+        run_until_current(file)
         assert_equal()
