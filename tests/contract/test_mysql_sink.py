@@ -39,7 +39,7 @@ from tailrace.testing.sink_changes import (
     watermark,
 )
 from tailrace.testing.sink_contract import SinkContract
-from tailrace.testing.sink_contract_settings import QuarantineContract, Refuse, RenamesContract
+from tailrace.testing.sink_contract_settings import Keep, QuarantineContract, Refuse, RenamesContract
 from tailrace.testing.sink_contract_tables import Execute, TablesContract, assert_table_is_refused
 from tailrace.testing.sink_process import Commit, kill_at
 
@@ -184,6 +184,17 @@ class TestMySqlSettings(RenamesContract, QuarantineContract, TablesContract):
     def refuse(self, query) -> Refuse:
         def forbid(schema: TableSchema, column: str, value: str) -> None:
             query(f"ALTER TABLE {quote(schema.name)} ADD CHECK ({quote(column)} <> '{value}')")
+
+        return forbid
+
+    @pytest.fixture
+    def keep(self, query) -> Keep:
+        def forbid(schema: TableSchema) -> Callable[[], None]:
+            table = quote(schema.name)
+            query(f"CREATE TABLE kept AS SELECT id FROM {table}")
+            query("ALTER TABLE kept MODIFY id bigint NOT NULL")
+            query(f"ALTER TABLE kept ADD FOREIGN KEY (id) REFERENCES {table} (id)")
+            return lambda: query("DROP TABLE kept") and None
 
         return forbid
 

@@ -65,6 +65,7 @@ def _remarks(
     tables: Tables, publication: Publication | None, server: Server, settings: config.Source
 ) -> Iterator[Remark]:
     yield from _unlogged(tables.wanted)
+    yield from _without_columns(tables.captured, publication)
     yield from _foreign_partitions(tables.captured)
     yield from _privileges(tables.captured, server)
     yield from _hidden_rows(tables.captured, server)
@@ -122,6 +123,16 @@ def _unlogged(tables: Sequence[Table]) -> Iterator[Remark]:
                 ),
                 _names(table for table in grade if any(part.is_unlogged for part in table.parts)),
             )
+
+
+def _without_columns(tables: Sequence[Table], publication: Publication | None) -> Iterator[Remark]:
+    found = [table for table in tables if not _published_columns(table, publication)]
+    if found:
+        names = [table.name for table in found]
+        message = (
+            f"{number_of(len(found), 'table')} without a column that is published ({some_of(names)}): not captured"
+        )
+        yield Remark(warn("columns", message, "exclude them in source.tables, or add a column"), _names(found))
 
 
 def _foreign_partitions(tables: Sequence[Table]) -> Iterator[Remark]:
