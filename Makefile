@@ -1,7 +1,7 @@
 # The project's commands. `make` alone lists them.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check chaos format bench clean java
+.PHONY: help setup demo test check chaos large format bench clean java
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -31,7 +31,10 @@ check: $(SETUP) ## format, lint, types, layers and unit tests: under two minutes
 	$(BIN)/pytest tests/unit
 
 chaos: setup ## millions of rows into every sink, with kills: a quarter of an hour or so
-	@$(WITH_JAVA) TAILRACE_CHAOS_SCALE=1 $(BIN)/pytest -s tests/crash/test_chaos.py
+	@$(WITH_JAVA) TAILRACE_CHAOS_SCALE=1 $(BIN)/pytest -s tests/crash/test_chaos.py tests/crash/test_chaos_bank.py
+
+large: setup ## the memory of every process with 600 rows of 1 MB and a value of 200 MB: some minutes
+	@$(WITH_JAVA) TAILRACE_LARGE=1 $(BIN)/pytest -s tests/databases/test_large_values.py
 
 format: $(SETUP) ## format the code and mend what the linter can mend
 	$(BIN)/ruff format

@@ -26,7 +26,7 @@ from tailrace.pipeline.runner import Runner
 from tailrace.pipeline.supervisor import CaptureSupervisor
 from tailrace.sinks.base import Batch
 from tailrace.sources.postgres import pgoutput
-from tailrace.sources.postgres.catalog import described_schema
+from tailrace.sources.postgres.describing import described_schema
 from tailrace.spark.datasource import register
 from tailrace.spark.layout import LOG
 from tailrace.spark.session import open_session
@@ -210,7 +210,7 @@ def _frames(messages: Sequence[bytes]) -> Frames:
     relation = pgoutput.parse_relation(next(bytes(m) for m in messages if m[:1] == b"R"), 1)
     with PostgresServer.start() as server, psycopg.connect(server.url, autocommit=True) as connection:
         connection.execute(f"CREATE TABLE {TABLE} ({COLUMNS})")
-        schema = described_schema(connection, relation)
+        schema, _ = described_schema(connection, relation, {}, None)
     schema = msgspec.structs.replace(schema, key=("id",))
     return Frames(1, buffer, bounds, transactions, (Definition(relation.id, 0, schema),), {schema.table: 1})
 

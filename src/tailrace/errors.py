@@ -6,13 +6,17 @@ TailraceError
 ├── SourceError
 │   ├── SourceUnavailable  retried
 │   ├── SourceRefused      the database will not allow it: grant, configure or free what it names
+│   ├── SourceChanged      it is not the database that it was: point back, or begin anew
 │   ├── PositionLost       the database no longer has our place: snapshot again
 │   ├── DecodeError        bytes we cannot read: stop, never skip
 │   └── ValueRefused       a value that no Arrow type of ours can hold: stop or quarantine
 ├── StateError             the state directory cannot be written or is in use
+│   ├── OffsetGone         the log does not hold what a reader asks for: begin at what it keeps
 │   └── LogCorrupt         a segment failed its checksum
 ├── SinkError
 │   ├── SinkUnavailable    retried
+│   ├── SinkTaken          another run writes to it now: one of the two has to go
+│   ├── SinkChanged        it is not as we left it: restored, or written by somebody else
 │   └── SinkRejected       the sink refuses a row or a table: stop or quarantine
 └── EngineLost             Spark died under us: start again
 """
@@ -24,9 +28,9 @@ from contextlib import contextmanager
 
 
 class TailraceError(Exception):
-    """Base of all errors raised on purpose. Pickles with all that it says, so Spark can carry it.
+    """Base of all errors raised on purpose. Pickles with all it says, so Spark can carry it.
 
-    `table` is the one table of the source (`schema.name`) that the trouble is confined to, if it is.
+    With a `table` it is that table's own trouble, and nobody else's.
     """
 
     retry = False
@@ -70,6 +74,15 @@ class SourceRefused(SourceError):
     """The database answered, and will not do what capture needs."""
 
 
+class SourceChanged(SourceError):
+    """The source is another database than the one that the log and the sinks were read from."""
+
+    hint = (
+        "point source.url back at the database it was; or run `tailrace drop` on this pipeline, then `tailrace run`:"
+        " every table is copied again"
+    )
+
+
 class PositionLost(SourceError):
     """The source has forgotten changes that a sink still needs. Continuing would be silent loss."""
 
@@ -88,6 +101,15 @@ class StateError(TailraceError):
     """The state directory cannot be used."""
 
 
+class OffsetGone(StateError):
+    """A part of the change log that a reader asks for is not there."""
+
+    hint = (
+        "begin at what is kept, with a new checkpoint; the option `reader` makes the log wait for a stream, and"
+        " `log.keep` keeps history"
+    )
+
+
 class LogCorrupt(StateError):
     """A segment of the change log is damaged."""
 
@@ -102,6 +124,19 @@ class SinkUnavailable(SinkError):
     """The sink cannot be reached, or is busy, at this moment."""
 
     retry = True
+
+
+class SinkTaken(SinkError):
+    """Another run has claimed the sink since this one did. Nothing of ours may be written any more."""
+
+    hint = "one pipeline runs once: stop the other run, or this one"
+
+
+class SinkChanged(SinkError):
+    """What the sink remembers is not what we wrote last."""
+
+    retry = True
+    hint = "was the sink restored from a backup, or changed by hand?"
 
 
 class SinkRejected(SinkError):

@@ -109,6 +109,7 @@ def _act(name: str, action: str) -> None:
 declare("log-segment-written", "a segment's bytes are written, not yet synced")
 declare("log-segment-synced", "a segment's bytes are on disk, not yet under the segment's name")
 declare("log-segment-published", "a segment is durable, the capture process has not heard of it yet")
+declare("log-segments-merged", "a merged segment is durable, its parts are still there")
 declare("capture-before-acknowledge", "changes are durable, the source has not been told")
 declare("capture-after-acknowledge", "the source has been told that it may forget")
 declare("snapshot-planned", "a table's chunks are planned and recorded, none is loaded")

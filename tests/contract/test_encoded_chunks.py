@@ -77,7 +77,7 @@ def _copied(sink: Any, source: Any, name: str, times: int) -> tuple[list[Any], l
                 rows = list(source.read_chunk(schema, chunk, snapshot.id, sink.chunk_form(schema)))
                 assert all(isinstance(each, EncodedRows) for each in rows)
                 assert sink.load_chunk(schema, mark, iter(rows)) == sum(each.num_rows for each in rows)
-            sink.finish_snapshot(schema)
+            sink.finish_snapshot(status(schema, TableState.SNAPSHOT))
         decoded = [batch for chunk in chunks for batch in source.read_chunk(schema, chunk, snapshot.id)]
     expected = pa.Table.from_batches(decoded).combine_chunks().to_batches()[0]
     return [row for part in sink.read_table(schema) for row in part], sink.expected_rows(schema, expected)

@@ -343,7 +343,7 @@ def test_a_crash_between_a_schema_change_and_its_watermark_is_repeated(sink, mak
     restarted = make_sink()
     assert restarted.read_state().watermark == watermark(10)
     part = restarted.stage("batch", 0, changes)
-    restarted.commit(Batch((part,), watermark(20), (status(wider),)), SourceRows(wider))
+    restarted.commit(Batch((part,), watermark(20), (status(wider),), watermark(10)), SourceRows(wider))
     assert sorted(rows(wider)) == [(1, "a", "x", None), (2, "b", "y", 5)]
     restarted.close()
 

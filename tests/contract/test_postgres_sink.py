@@ -257,7 +257,7 @@ def test_a_server_that_crashed_after_staging_is_not_taken_for_one_without_change
         crashing.restart()
         sink.close()
         with pytest.raises(SinkUnavailable, match="is gone"):
-            sink.commit(Batch((part,), watermark(20)), SourceRows(ITEMS))
+            sink.commit(Batch((part,), watermark(20), before=watermark(10)), SourceRows(ITEMS))
         assert sink.read_state().watermark == watermark(10)
         apply(sink, [net(ITEMS, deletes=[(1,)])], 20)
         assert list(sink.read_table(ITEMS)) == []
@@ -443,7 +443,7 @@ def test_a_column_that_was_dropped_and_comes_back_has_none_of_its_old_values(sin
     sink.begin_snapshot(status(ITEMS), [], clear=True)
     apply(sink, [net(ITEMS, [(1, "a", "old"), (2, "b", "old")])], 10)
     part = sink.stage("batch", 0, [net(narrower, [(1, "a2")])])
-    sink.commit(Batch((part,), watermark(20), (status(narrower),)), SourceRows(ITEMS))
+    sink.commit(Batch((part,), watermark(20), (status(narrower),), watermark(10)), SourceRows(ITEMS))
     apply(sink, [net(ITEMS, [(2, "b", "new")])], 30)
     assert sorted(rows(ITEMS), key=str) == [(1, "a2", None), (2, "b", "new")]
 
@@ -526,7 +526,9 @@ def test_a_thread_that_catches_up_and_one_that_streams_may_commit_at_once(sink, 
                 "batch", 0, [net(schema, [(offset, offset) if schema is ORDERS else (offset, "a", None)])]
             )
             place = None if schema is ORDERS else watermark(offset)
-            sink.commit(Batch((part,), place, (status(schema, TableState.CATCH_UP, offset),)), SourceRows(schema))
+            before = watermark(offset - 1) if offset > first else None
+            step = Batch((part,), place, (status(schema, TableState.CATCH_UP, offset),), before)
+            sink.commit(step, SourceRows(schema))
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(work, [ITEMS, ORDERS], [1, 101]))

@@ -111,7 +111,9 @@ class Pair:
         batches = snapshot.read_all(self.source_url, schema)
         changes = [NetChanges(schema, n == 0, b.slice(0, 0).select([0]), b) for n, b in enumerate(batches)]
         part = self.sink.stage("batch", 0, changes)
-        self.sink.commit(Batch((part,), watermark(self.offset)), SourceRows(schema))
+        self.sink.commit(
+            Batch((part,), watermark(self.offset), before=self.sink.read_state().watermark), SourceRows(schema)
+        )
 
     def assert_same(self, schema: TableSchema) -> None:
         query = (

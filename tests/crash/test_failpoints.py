@@ -27,6 +27,7 @@ OF_CAPTURE = (
     "log-segment-written",
     "log-segment-synced",
     "log-segment-published",
+    "log-segments-merged",
     "capture-before-acknowledge",
     "capture-after-acknowledge",
 )
@@ -41,7 +42,8 @@ def test_every_failpoint_is_tried() -> None:
 def file(postgres_url: str, tmp_path: Path) -> Path:
     hot.create(postgres_url)
     hot.run(postgres_url, seed=11, transactions=150)
-    return write_pipeline(tmp_path, postgres_url, {"replica": f"sqlite:///{tmp_path}/replica.db"})
+    replica = {"replica": f"sqlite:///{tmp_path}/replica.db"}
+    return write_pipeline(tmp_path, postgres_url, replica, log={"keep": "1 d"})  # history is there to be merged
 
 
 def test_a_driver_killed_at_any_step_ends_equal_to_its_source(postgres_url: str, file: Path) -> None:

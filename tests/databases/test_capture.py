@@ -17,6 +17,7 @@ import pytest
 
 from tailrace.log.reader import LogReader
 from tailrace.log.storage import Storage
+from tailrace.model.names import table_name
 from tailrace.testing import PostgresServer, content, hot
 from tailrace.testing.hot import HotWorkload
 from tailrace.testing.hot_tables import TABLES as HOT_TABLES
@@ -160,7 +161,7 @@ def test_verify_under_load_says_equal_and_names_the_keys_of_rows_that_are_not(ru
             ended = tailrace("verify", running.file)
             assert ended.returncode == 0, ended.stdout + ended.stderr
     running.wait_until_current()
-    running.assert_equal(*(f"{table.schema}.{table.name}" for table in HOT_TABLES.values()))
+    running.assert_equal(*(table_name(table.schema, table.name) for table in HOT_TABLES.values()))
 
     with closing(sqlite3.connect(running.replica, isolation_level=None)) as tampering:
         kept = tampering.execute("SELECT id, v FROM items WHERE id IN (7, 8)").fetchall()

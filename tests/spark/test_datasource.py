@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import shutil
 import struct
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import LongType, StringType
 
 import tailrace
+from tailrace.log.readers import Readers
 from tailrace.log.storage import Storage
 from tailrace.log.writer import LogWriter
 from tailrace.model.schema import Column, TableSchema
@@ -68,7 +70,7 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture
 def feed(tmp_path) -> Iterator[Feed]:
     """The log of a state directory; relation 1 is `items`, relation 2 `orders`."""
-    writer = LogWriter.create(Storage(str(tmp_path / "state" / "log")), "a source", "0/0")
+    writer = LogWriter.create(Storage(str(tmp_path / "state" / "log")), None, "0/0")
     yield Feed(writer, {1: ITEMS, 2: ORDERS})
     writer.close()
 
@@ -388,12 +390,212 @@ def test_a_missing_path_is_an_error_that_names_the_option(spark):
         spark.read.format("tailrace").option("table", "public.items").load()
 
 
-def test_a_range_that_is_gone_is_an_error_that_names_the_offset(feed, read):
+def test_a_range_that_is_gone_is_an_error_that_names_what_is_kept_and_what_to_do(feed, read, stream):
+    for number in range(3):
+        feed.append(*transaction(*rows(number)))
+    feed.writer.forget(3)
+    said = r"no longer holds offset 1: it keeps 4 to 9; begin at what is kept, with a new checkpoint; .* `log\.keep`"
+    for use in (lambda: read(startingOffset=0).collect(), lambda: stream.run(startingOffset=0)):
+        with pytest.raises(PySparkException, match=said):
+            use()
+
+
+def test_a_stream_that_is_to_begin_behind_the_end_is_refused_and_does_not_wait_for_it(feed, stream):
+    feed.append(*transaction(*rows(1)))
+    with pytest.raises(PySparkException, match="does not hold offset 1001 yet: it ends at 3"):
+        stream.run(startingOffset=1000)
+
+
+def test_a_batch_that_ends_before_it_begins_is_refused(feed, read):
+    feed.append(*transaction(*rows(1)))
+    with pytest.raises(PySparkException, match="`endingOffset` lies before `startingOffset`"):
+        read(startingOffset=3, endingOffset=2).collect()
+
+
+def test_a_checkpoint_that_the_log_has_outrun_is_refused_and_nothing_is_skipped(feed, stream):
+    feed.append(*transaction(*rows(0)))
+    assert stream.run() == [[0]]
+    for number in (1, 2, 3):
+        feed.append(*transaction(*rows(number)))
+    feed.writer.forget(9)
+    with pytest.raises(PySparkException, match="no longer holds offset 4: it keeps 10 to 12"):
+        stream.run()
+    assert stream.batches == []
+
+
+def test_a_segment_that_goes_while_a_batch_reads_it_is_an_error_that_says_so(feed, read):
+    for number in range(3):
+        feed.append(*transaction(*rows(number)))
+    frame = read()
+    frame.rdd.getNumPartitions()  # planned
+    feed.writer.forget(6)
+    with pytest.raises(PySparkException, match=r"no longer holds offset 4: it keeps 7 to 9; .* the option `reader`"):
+        frame.rdd.collect()
+
+
+def test_a_checkpoint_of_a_log_that_was_made_anew_is_refused(feed, stream, tmp_path):
+    feed.append(*transaction(*rows(1)))
+    assert stream.run() == [[1]]
+    anew(feed, tmp_path)
+    with pytest.raises(
+        PySparkException, match=r"at offset 3 of a change log that is gone: .* whose offsets began again"
+    ):
+        stream.run()
+    assert stream.batches == []
+
+
+def anew(feed: Feed, folder: Path) -> None:
+    """The state directory is deleted, and a new run fills it again, with other changes."""
+    feed.writer.close()
+    shutil.rmtree(folder / "state")
+    feed.writer = LogWriter.create(Storage(str(folder / "state" / "log")), None, "0/0")
+    for number in range(10, 13):
+        feed.append(*transaction(*rows(number)))
+
+
+# --- named readers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def readers(tmp_path) -> Readers:
+    return Readers(Storage(str(tmp_path / "state" / "readers")))
+
+
+def test_a_named_reader_keeps_its_place_as_its_checkpoint_moves(feed, stream, readers):
+    for number in range(3):
+        feed.append(*transaction(*rows(number)))
+    before = []
+    taken = stream._take
+
+    def look(frame: DataFrame, number: int) -> None:
+        before.append(readers.all()["warehouse"].offset)
+        taken(frame, number)
+
+    stream._take = look
+    assert stream.run(reader="warehouse", maxRowsPerTrigger=3) == [[0], [1], [2]]
+    assert before == [0, 3, 6]
+    place = readers.all()["warehouse"]
+    assert (place.log, place.table) == (feed.writer.identity.id, "public.items")
+    assert stream.run(reader="warehouse") == []
+    assert readers.all()["warehouse"].offset == 9
+
+
+def test_a_named_readers_failed_batch_stays_until_it_is_done(feed, stream, readers):
+    for number in range(4):
+        feed.append(*transaction(*rows(number)))
+    stream.fails_at = 1
+    for _ in range(2):
+        with pytest.raises(PySparkException):
+            stream.run(reader="warehouse", maxRowsPerTrigger=6)
+        assert readers.all()["warehouse"].offset == 6
+    stream.fails_at = None
+    assert stream.run(reader="warehouse") == [[2, 3]]
+
+
+def test_a_named_reader_that_lost_its_checkpoint_goes_on_where_it_was(feed, stream, readers, tmp_path):
+    feed.append(*transaction(*rows(1)))
+    stream.run(reader="warehouse")
+    place = readers.all()["warehouse"].offset
+    feed.append(*transaction(*rows(2)))
+    shutil.rmtree(tmp_path / "checkpoint")
+    assert stream.run(reader="warehouse") == ([[2]] if place == 3 else [[1, 2]])
+    shutil.rmtree(tmp_path / "checkpoint")
+    assert stream.run(reader="warehouse", startingOffset=0) == [[1, 2]]
+
+
+def test_a_named_reader_of_a_log_that_was_made_anew_is_refused_until_it_is_dropped(feed, stream, readers, tmp_path):
+    feed.append(*transaction(*rows(1)))
+    stream.run(reader="warehouse")
+    place = (tmp_path / "state" / "readers" / "warehouse.json").read_bytes()
+    anew(feed, tmp_path)
+    readers.storage.create()
+    readers.storage.publish("warehouse.json", place)
+    shutil.rmtree(tmp_path / "checkpoint")
+    with pytest.raises(
+        PySparkException, match=r"reader warehouse was at offset 0 of a change log that is gone; .*drop"
+    ):
+        stream.run(reader="warehouse")
+    readers.drop("warehouse")
+    assert stream.run(reader="warehouse") == [[10, 11, 12]]
+
+
+def test_two_streams_of_one_name_are_one_too_many(feed, stream, readers):
+    feed.append(*transaction(*rows(1)))
+    feed.append(*transaction(*rows(2)))
+    taken = stream._take
+
+    def usurp(frame: DataFrame, number: int) -> None:
+        taken(frame, number)
+        readers.put("warehouse", feed.writer.identity.id, 6, "public.items", "another")
+
+    stream._take = usurp
+    with pytest.raises(PySparkException, match="reader warehouse is another stream's by now"):
+        stream.run(reader="warehouse", maxRowsPerTrigger=3)
+    assert readers.all()["warehouse"].owner == "another"
+
+
+def test_a_reader_whose_first_offset_is_gone_holds_nothing(feed, stream, readers):
     for number in range(3):
         feed.append(*transaction(*rows(number)))
     feed.writer.forget(3)
     with pytest.raises(PySparkException, match="no longer holds offset 1"):
-        read(startingOffset=0).collect()
+        stream.run(reader="warehouse", startingOffset=0)
+    assert readers.all() == {}
+
+
+@pytest.mark.parametrize("name", ["../escape", "Warehouse", ""])
+def test_a_readers_name_is_checked(feed, stream, name):
+    feed.append(*transaction(*rows(1)))
+    with pytest.raises(PySparkException, match="can not be the name of a reader"):
+        stream.run(reader=name)
+
+
+def test_a_batch_is_no_named_reader(feed, read):
+    feed.append(*transaction(*rows(1)))
+    with pytest.raises(PySparkException, match="the option `reader` is for streams"):
+        read(reader="warehouse").collect()
+
+
+# --- tables that are quiet, not there yet, or renamed ----------------------------------------------------------------
+
+
+def test_a_stream_of_a_quiet_table_starts_again_after_its_changes_are_gone(feed, stream):
+    feed.append(*transaction(*rows(1)))
+    assert stream.run(reader="warehouse") == [[1]]
+    Feed(feed.writer, {2: ORDERS}).append(*transaction(insert(2, "9", "9")))
+    feed.writer.forget(3)
+    assert [numbers for numbers in stream.run(reader="warehouse") if numbers] == []
+    feed.append(*transaction(*rows(2)))
+    assert [numbers for numbers in stream.run(reader="warehouse") if numbers] == [[2]]
+
+
+def test_a_table_without_a_change_can_be_followed_by_who_knows_its_columns(feed, spark, stream, tmp_path):
+    Feed(feed.writer, {2: ORDERS}).append(*transaction(insert(2, "9", "9")))
+    with pytest.raises(AnalysisException, match=r"holds no change of public\.items; .* wait for that, or give them"):
+        stream.run()
+    known = "id bigint, _op string, _offset bigint"
+    frame = spark.readStream.format("tailrace").schema(known).option("path", str(tmp_path / "state"))
+    writer = frame.option("table", "items").load().writeStream.foreachBatch(stream._take)
+    writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    for number in (1, 2):
+        assert writer.start().awaitTermination(120) is not False
+        feed.append(*transaction(*rows(number)))
+    assert [row["id"] for _, batch in stream.batches for row in batch] == [1]
+
+
+def test_a_stream_of_a_renamed_table_says_so_when_it_gets_there(feed, stream, read):
+    feed.append(*transaction(*rows(1)))
+    feed.redefine(1, msgspec.structs.replace(ITEMS, name="parts"))
+    feed.append(*transaction(*rows(2)))
+    assert stream.run() == [[1]]
+    feed.append(*transaction(*rows(3)))
+    said = r"public\.items was renamed to public\.parts in the source; read public\.parts with startingOffset 3"
+    with pytest.raises(PySparkException, match=said):
+        stream.run()
+    assert ids(read("parts", startingOffset=3)) == [2, 3]
+    assert ids(read("items")) == [1]
+    with pytest.raises(PySparkException, match=said):
+        read("items", startingOffset=6).collect()
 
 
 def test_a_damaged_segment_is_an_error_and_not_fewer_rows(feed, read, tmp_path):

@@ -47,7 +47,7 @@ class ListingSink:
 
 @pytest.fixture
 def feed(tmp_path):
-    writer = LogWriter.create(Storage(str(tmp_path)), "a source", "0/0")
+    writer = LogWriter.create(Storage(str(tmp_path)), None, "0/0")
     yield Feed(writer, {1: ITEMS, 2: ORDERS})
     writer.close()
 
@@ -77,6 +77,22 @@ def test_a_part_that_is_longer_than_a_run_is_staged_in_runs(feed, monkeypatch):
     feed.append(*transaction(insert(1, "1", "a"), update(1, "1", "b"), insert(2, "5", "1")))
     feed.append(*transaction(update(1, "1", "c")))
     assert rows(stage(feed, ALL)) == [(1, "b"), (5, 1), (1, "c")]
+
+
+def test_a_run_ends_where_it_would_be_too_large(feed, monkeypatch):
+    monkeypatch.setattr(apply, "RUN_BYTES", 300)
+    for number, size in enumerate([100, 100, 5000, 100, 100, 100]):
+        feed.append(*transaction(insert(1, str(number), "x" * size)))
+    result = stage(feed, ALL)
+    assert [[row["id"] for row in net.upserts.to_pylist()] for net in result.staged] == [[0, 1], [2], [3, 4], [5]]
+
+
+def test_a_segment_whose_rows_are_too_large_for_one_run_is_staged_in_several(feed, monkeypatch):
+    monkeypatch.setattr(apply, "RUN_BYTES", 300)
+    monkeypatch.setattr(pgoutput, "LANE_BYTES", 200)
+    feed.append(*transaction(*(insert(1, str(number), "x" * 100) for number in range(6))))
+    result = stage(feed, ALL)
+    assert [[row["id"] for row in net.upserts.to_pylist()] for net in result.staged] == [[0, 1], [2, 3], [4, 5]]
 
 
 def test_a_part_says_where_it_ends_and_what_it_has_seen(feed):
@@ -197,7 +213,10 @@ def test_what_went_well_comes_back_in_order():
     assert unwrap([attempt(lambda: 1), attempt(lambda: 2)]) == [1, 2]
 
 
-def test_a_change_that_can_not_be_read_stops_the_part(feed):
-    feed.append(*transaction(insert(1, "not a number", "a")))
-    with pytest.raises(DecodeError, match="offset 2"):
-        stage(feed, ALL)
+def test_a_change_that_can_not_be_read_is_the_trouble_of_its_table_only(feed):
+    feed.append(*transaction(insert(2, "5", "1"), insert(1, "not a number", "a")))
+    result = stage(feed, ALL)
+    assert rows(result) == [(5, 1)]
+    assert set(result.failed) == {"public.items"}
+    assert isinstance(result.failed["public.items"], DecodeError)
+    assert "offset 3" in str(result.failed["public.items"])

@@ -94,3 +94,11 @@ def test_no_more_is_held_back_than_allowed(most):
     found = list(composed(pieces, most))
     assert len(found) >= 4
     assert [row for piece in found for row in rows_of(piece.upserts)] == [(n, "x" * 50, None) for n in range(10)]
+
+
+def test_a_large_piece_goes_alone_and_is_not_copied():
+    large = net(ITEMS, [(5, "x" * 5000, None)])
+    pieces = [net(ITEMS, [(1, "a", None)]), net(ITEMS, [(2, "b", None)]), large, net(ITEMS, [(6, "c", None)])]
+    found = list(composed(pieces, 1000))
+    assert [piece.count for piece in found] == [2, 1, 1]
+    assert found[1].upserts is large.upserts

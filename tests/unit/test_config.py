@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from rich.pretty import pretty_repr
 
 from tailrace.config import (
     Acknowledge,
+    Keep,
     Pipeline,
     Spark,
     TablePatterns,
@@ -221,6 +223,13 @@ WRONG: list[tuple[str, str, str, str, str | None]] = [
         None,
     ),
     ("a table without a schema", "public.*", "orders", "source.tables: `orders` is not a table pattern", None),
+    (
+        "a name that is none of a table",
+        "sqlite:///replica.db",
+        "sqlite:///replica.db\n    tables: {a.b.c: renamed}",
+        "sinks.replica.tables: `a.b.c` is not the name of a table",
+        'write schema.table: public.orders or public."odd.name"',
+    ),
     (
         "only exclusions",
         "public.*, ",
@@ -454,3 +463,30 @@ def test_the_schema_allows_sizes_with_a_unit():
 def _is_described(schema: dict[str, Any]) -> bool:
     options = schema.get("anyOf", [])
     return "description" in schema or "$ref" in schema or any("description" in option for option in options)
+
+
+# --- log.keep
+
+
+def test_history_may_be_kept_for_a_time_or_up_to_a_size(write):
+    assert load(write(SHOP), PASSWORD).log.kept is None
+    assert load(write(SHOP + "log: {keep: 24 h}\n"), PASSWORD).log.kept == Keep(86_400, 0)
+    assert load(write(SHOP + "log: {keep: 10 GiB}\n"), PASSWORD).log.kept == Keep(None, 10 << 30)
+
+
+@pytest.mark.parametrize("value", ["forever", "24", "24 m", "24 hours, 10 GiB", "-1 h", "1.h"])
+def test_history_of_another_form_is_an_error_that_shows_the_forms(fail, value):
+    error = fail(SHOP + f'log: {{keep: "{value}"}}\n')
+    assert str(error) == "log.keep: expected text of another form"
+    assert "a time such as `24 h` or `7 d`, or a size such as `10 GiB`" in (error.hint or "")
+
+
+def test_more_history_than_the_log_may_hold_is_an_error(fail):
+    error = fail(SHOP + "log: {max_bytes: 1 GiB, keep: 2 GiB}\n")
+    assert str(error) == "log.keep: more than log.max_bytes, so it can not be kept"
+
+
+def test_the_schema_knows_the_forms_of_history():
+    [text] = [o for o in json_schema()["$defs"]["Log"]["properties"]["keep"]["anyOf"] if o.get("type") == "string"]
+    assert all(re.match(text["pattern"], value) for value in ("24 h", "10 GiB"))
+    assert not re.match(text["pattern"], "10")

@@ -5,29 +5,34 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import numpy as np
+import pyarrow as pa
 import pytest
 from pyarrow import fs
 
 from tailrace import failpoints
-from tailrace.errors import LogCorrupt, StateError
-from tailrace.log import segment
+from tailrace.errors import LogCorrupt, OffsetGone, StateError
+from tailrace.log import blocks, lease, segment
 from tailrace.log.reader import LogReader, Slice
-from tailrace.log.segment import SegmentName
+from tailrace.log.segment import Header, SegmentName
 from tailrace.log.storage import Storage
 from tailrace.log.writer import LogWriter
 from tailrace.model.frames import PADDING, Frames
 from tailrace.model.schema import Column, TableSchema
 from tailrace.model.types import ColumnType, Kind
-from tailrace.testing.messages import Feed, begin, commit, insert, logical_message, transaction
+from tailrace.testing.messages import Feed, begin, commit, frames_of, insert, logical_message, transaction
 
 ITEMS = TableSchema(
     "public",
@@ -59,6 +64,12 @@ def contents(storage: Storage, after: int = 0) -> dict[int, bytes]:
     return found
 
 
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """A lock on an object store waits for others that come at the same moment; here nobody does."""
+    monkeypatch.setattr(lease, "SETTLE_SECONDS", 0.0)
+
+
 @pytest.fixture(params=["local disk", "object store"])
 def storage(request, tmp_path) -> Storage:
     """A local folder, and a file system that is none: the log knows only what `pyarrow.fs` offers."""
@@ -71,7 +82,7 @@ def disk(tmp_path) -> Storage:
 
 
 def create(storage: Storage) -> Feed:
-    return Feed(LogWriter.create(storage, "postgresql://db/shop", START), {1: ITEMS})
+    return Feed(LogWriter.create(storage, None, START), {1: ITEMS})
 
 
 def reopen(feed: Feed) -> Feed:
@@ -118,6 +129,50 @@ def test_an_empty_message_keeps_its_place(disk):
     given = feed.append(*transaction(logical_message(b"")))
     _, frames = LogReader(disk).read(SegmentName(1, 3, 3))
     assert np.diff(frames.bounds).tolist() == np.diff(given.bounds).tolist()
+
+
+def test_messages_of_many_blocks_are_read_back_exactly(storage, monkeypatch):
+    monkeypatch.setattr(blocks, "BLOCK", 100)
+    given = create(storage).append(*transaction(*rows(*range(20)), insert(1, "21", os.urandom(1000).hex())))
+    _, frames = LogReader(storage).read(SegmentName(1, 23, 23))
+    assert frames.buffer.tobytes() == given.buffer.tobytes()
+    assert frames.bounds.tolist() == given.bounds.tolist()
+
+
+def test_what_can_not_be_made_smaller_is_stored_as_it_is(disk):
+    noise = os.urandom(100_000)
+    feed = create(disk)
+    feed.append(*transaction(insert(1, "1", noise)))
+    _, frames = LogReader(disk).read(SegmentName(1, 3, 3))
+    assert noise in frames.buffer.tobytes()
+    assert noise in (Path(disk.path) / str(SegmentName(1, 3, 3))).read_bytes()
+
+
+def test_a_segment_of_the_first_format_is_still_read(disk):
+    given = create(disk).append(*transaction(*rows(1, 2)))
+    name = SegmentName(1, 4, 4)
+    path = Path(disk.path) / str(name)
+    path.write_bytes(first_format(path.read_bytes(), given))
+    header, frames = LogReader(disk).read(name)
+    assert (header.position, frames.transactions) == ("0/1008", given.transactions)
+    assert (frames.buffer.tobytes(), frames.bounds.tolist()) == (given.buffer.tobytes(), given.bounds.tolist())
+
+
+def first_format(whole: bytes, frames: Frames) -> bytes:
+    """What the first version wrote for `frames`, of which `whole` is the present file."""
+    length = int.from_bytes(whole[12:16], "little")
+    header = msgspec.msgpack.decode(whole[20 : 20 + length], type=Header)
+    transactions = whole[20 + length :][: header.transactions_length]
+    values = [pa.py_buffer(frames.bounds.astype(np.int32)), pa.py_buffer(frames.buffer[: int(frames.bounds[-1])])]
+    column = pa.Array.from_buffers(pa.binary(), frames.count, [None, *values])
+    sink = pa.BufferOutputStream()
+    schema = pa.schema([pa.field("message", pa.binary(), False)])
+    with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays([column], schema=schema))
+    messages = sink.getvalue().to_pybytes()
+    changed = msgspec.structs.replace(header, messages_length=len(messages), messages_crc=zlib.crc32(messages))
+    packed = msgspec.msgpack.encode(changed)
+    return struct.pack("<8sIII", b"TAILRACE", 1, len(packed), zlib.crc32(packed)) + packed + transactions + messages
 
 
 @pytest.mark.parametrize("name", ["log.json", "1-2-3.segment", f"{'1' * 20}-{'2' * 20}-{'3' * 20}.segment.part"])
@@ -186,8 +241,8 @@ def test_a_segment_under_another_segments_name_is_noticed(one_segment):
 def test_a_newer_format_is_refused_and_says_which(one_segment):
     storage, name, path = one_segment
     whole = path.read_bytes()
-    path.write_bytes(whole[:8] + (2).to_bytes(4, "little") + whole[12:])
-    with pytest.raises(LogCorrupt, match="format version is 2"):
+    path.write_bytes(whole[:8] + (3).to_bytes(4, "little") + whole[12:])
+    with pytest.raises(LogCorrupt, match="format version is 3"):
         segment.read(storage, name)
 
 
@@ -258,14 +313,31 @@ def test_slices_cover_a_range_and_nothing_else(disk):
     assert LogReader(disk).slices(9, 9) == []
 
 
-@pytest.mark.parametrize(("after", "last", "gone"), [(0, 6, 1), (2, 9, 3), (5, 12, 10), (9, 12, 10)])
-def test_a_range_that_is_gone_is_an_error_that_names_the_offset(disk, after, last, gone):
+@pytest.mark.parametrize(
+    ("after", "last", "said"),
+    [
+        (0, 6, "no longer holds offset 1: it keeps 4 to 9$"),
+        (2, 9, "no longer holds offset 3: it keeps 4 to 9$"),
+        (5, 12, "does not hold offset 10 yet: it ends at 9$"),
+        (9, 12, "does not hold offset 10 yet: it ends at 9$"),
+        (20, 9, "does not hold offset 21 yet: it ends at 9$"),
+    ],
+)
+def test_a_range_that_is_not_there_is_an_error_that_names_the_offset_and_what_is_kept(disk, after, last, said):
     feed = create(disk)
     for number in range(3):
         feed.append(*transaction(*rows(number)))
     feed.writer.forget(3)
-    with pytest.raises(StateError, match=f"no longer holds offset {gone}"):
+    with pytest.raises(OffsetGone, match=said):
         LogReader(disk).slices(after, last)
+
+
+def test_a_range_without_bounds_is_all_that_is_kept(disk):
+    feed = create(disk)
+    for number in range(3):
+        feed.append(*transaction(*rows(number)))
+    feed.writer.forget(3)
+    assert [(piece.first, piece.last) for piece in LogReader(disk).slices(None, None)] == [(4, 6), (7, 9)]
 
 
 def test_a_segment_that_was_forgotten_meanwhile_is_a_clear_error(disk):
@@ -325,6 +397,31 @@ def test_an_unfinished_transaction_is_void_and_comes_again_at_the_same_offsets(s
     assert LogReader(storage).end() == 9
 
 
+@pytest.mark.parametrize("segments", [0, 1, 3])
+def test_frames_that_begin_where_the_last_transaction_ended_replace_an_unfinished_one(storage, segments):
+    feed = create(storage)
+    feed.append(*transaction(*rows(1), at=0x2000), begin(701, 0x3000), *rows(2))
+    for number in range(segments):
+        feed.append(*rows(10 + number))
+    half, _ = frames_of([begin(701, 0x3000), *rows(20)], first=4)
+    feed.writer.append(half, "0/2008")
+    assert (feed.writer.end, feed.writer.next_offset, LogReader(storage).end()) == (3, 6, 3)
+    again = transaction(*rows(20, 21), xid=701, at=0x3000)
+    whole, _ = frames_of(again, first=4)
+    feed.writer.append(whole, "0/3008")
+    assert [contents(storage)[offset] for offset in range(4, 8)] == again
+    assert reopen(feed).writer.next_offset == 8
+
+
+def test_a_log_knows_the_newest_version_of_a_table_after_a_restart(storage):
+    feed = create(storage)
+    feed.append(*transaction(*rows(1)))
+    newer = msgspec.structs.replace(ITEMS, name="renamed")
+    feed.redefine(1, newer)
+    feed.append(*transaction(*rows(2)))
+    assert reopen(feed).writer.definitions() == {1: newer}
+
+
 def test_what_came_again_in_smaller_segments_is_still_read_once_and_whole(storage):
     feed = create(storage)
     feed.append(*transaction(*rows(1)), begin(701), *rows(2, 3, 4, 5))
@@ -364,6 +461,16 @@ def test_a_limit_is_about_as_large_as_asked_and_never_empty(disk, after, most, e
     for number in range(4):
         feed.append(*transaction(*rows(number)))
     assert LogReader(disk).limit(after, most) == end
+
+
+def test_a_limit_counts_the_bytes_of_segments_too(disk):
+    feed = create(disk)
+    for number in range(4):
+        feed.append(*transaction(insert(1, str(number), os.urandom(5000))))
+    reader = LogReader(disk)
+    size = (Path(disk.path) / str(SegmentName(1, 3, 3))).stat().st_size
+    limits = [reader.limit(after, 1000, most) for after, most in ((0, 1), (0, size * 2 + 50), (3, size), (0, size * 9))]
+    assert limits == [3, 6, 6, 12]
 
 
 def test_a_limit_keeps_a_transaction_of_many_segments_whole(disk):
@@ -512,12 +619,36 @@ class Interrupted:
 # --- who may use the folder ------------------------------------------------------------------------------------------
 
 
-def test_a_second_writer_is_refused(disk):
-    feed = create(disk)
-    with pytest.raises(StateError, match=f"another tailrace process is using the state directory {disk.path}"):
-        LogWriter.open(disk)
+def test_a_second_writer_is_refused(storage):
+    feed = create(storage)
+    with pytest.raises(StateError, match=f"another tailrace process is using the state directory {storage.path}"):
+        LogWriter.open(storage)
     feed.writer.close()
-    assert LogWriter.open(disk) is not None
+    assert LogWriter.open(storage) is not None
+
+
+def test_a_writer_whose_folder_was_removed_and_made_anew_writes_nothing(disk):
+    feed = create(disk)
+    feed.append(*transaction(*rows(1)))
+    shutil.rmtree(disk.path)
+    with pytest.raises(StateError, match=f"the state directory {disk.path} was removed"):
+        feed.append(*transaction(*rows(2)))
+    create(disk)
+    with pytest.raises(StateError, match=f"another tailrace process took over the state directory {disk.path}"):
+        feed.append(*transaction(*rows(2)))
+    assert LogReader(disk).names() == []
+
+
+def test_whether_a_folder_is_in_use_can_be_seen_without_disturbing_anybody(storage):
+    storage.create()
+    assert storage.is_locked("run.lock") is False
+    assert storage.sizes("run.lock") == {}
+    lock = storage.lock("run.lock")
+    assert lock is not None
+    assert storage.is_locked("run.lock") is True
+    lock.check()
+    lock.close()
+    assert storage.is_locked("run.lock") is False
 
 
 def test_a_writer_that_was_killed_locks_nobody_out(disk):
@@ -532,7 +663,7 @@ def test_a_log_is_not_created_over_another(disk):
     feed = create(disk)
     feed.writer.close()
     with pytest.raises(StateError, match="already"):
-        LogWriter.create(disk, "another", START)
+        LogWriter.create(disk, None, START)
     assert LogWriter.open(disk) is not None
 
 
@@ -541,7 +672,7 @@ def someone_else() -> Iterator[Path]:
     """A folder that we may read and not write, also when the tests run as root: as `nobody` for the while."""
     folder = Path(tempfile.mkdtemp(prefix="tailrace-read-only-"))
     (folder / "log").mkdir()
-    writer = LogWriter.create(Storage(str(folder / "log")), "source", START)
+    writer = LogWriter.create(Storage(str(folder / "log")), None, START)
     writer.close()
     for path in (folder, folder / "log"):
         path.chmod(0o555)
@@ -560,14 +691,14 @@ def someone_else() -> Iterator[Path]:
 def test_a_read_only_state_directory_is_one_clear_sentence(someone_else, name):
     path = someone_else / name
     with pytest.raises(StateError, match=f"^cannot write to the state directory {path}: .*permission denied"):
-        LogWriter.create(Storage(str(path)), "source", START)
+        LogWriter.create(Storage(str(path)), None, START)
 
 
 def test_a_state_directory_below_a_file_is_one_clear_sentence(tmp_path):
     (tmp_path / "file").write_text("")
     path = str(tmp_path / "file" / "log")
     with pytest.raises(StateError, match=f"^cannot write to the state directory {path}: "):
-        LogWriter.create(Storage(path), "source", START)
+        LogWriter.create(Storage(path), None, START)
 
 
 def test_a_state_directory_that_may_not_be_read_is_one_clear_sentence(someone_else):
@@ -590,6 +721,8 @@ def test_storage_travels_to_tasks_by_its_address(tmp_path):
 def test_a_folder_inside_a_storage_has_the_same_file_system():
     assert Storage("mock:///state/").folder("log").path == "state/log"
     assert Storage("/state").folder("log").path == "/state/log"
+    assert Storage("/what?/state").folder("log").path == "/what?/state/log"
+    assert Storage("s3://bucket/state?region=us-east-1").folder("log").path == "bucket/state/log"
 
 
 def test_part_of_a_file_can_be_read(storage):

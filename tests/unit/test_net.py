@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tailrace.errors import SourceRefused
 from tailrace.model.changes import Changes
 from tailrace.model.frames import Definition
 from tailrace.model.net import NetChanges, net_changes
@@ -208,6 +209,12 @@ def test_nan_and_null_cancel_out_with_themselves_only():
 def test_inserts_of_a_table_without_an_identity_are_kept_as_they_came():
     found = net(insert(4, "a"), insert(4, "a"), insert(4, None))
     assert (rows(found.upserts), found.deletes.num_rows) == ([("a",), ("a",), (None,)], 0)
+
+
+@pytest.mark.parametrize("change", [update(4, "b", key=("a",)), update(4, "b"), delete(4, key=("a",))])
+def test_a_change_that_does_not_say_which_row_it_is_about_is_refused(change):
+    with pytest.raises(SourceRefused, match=r"public\.events .* no key"):
+        net(insert(4, "a"), change)
 
 
 # --- pieces ----------------------------------------------------------------------------------------------------------

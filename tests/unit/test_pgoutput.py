@@ -10,11 +10,10 @@ import pytest
 
 from tailrace.errors import DecodeError, ValueRefused
 from tailrace.model.changes import Changes, Op, change_schema
-from tailrace.model.frames import Definition, Frames
+from tailrace.model.frames import Definition
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.model.types import ColumnType, Kind
 from tailrace.sources.postgres import pgoutput
-from tailrace.sources.postgres.capture import PostgresCapture
 from tailrace.sources.postgres.pgoutput import (
     EPOCH_US,
     OpenTransaction,
@@ -22,6 +21,7 @@ from tailrace.sources.postgres.pgoutput import (
     decode,
     keepalive_mark,
     parse_relation,
+    parse_type,
 )
 from tailrace.sources.postgres.types import column_type
 from tailrace.testing.messages import (
@@ -519,65 +519,21 @@ def test_a_malformed_relation_message_is_refused(message):
         parse_relation(message, 77)
 
 
-# --- what capture hands to the log -----------------------------------------------------------------------------------
+@pytest.mark.parametrize("message", [type_()[:-1], type_()[:4], type_() + b"x", b"Y\0\0\0\1\xff\0t\0"])
+def test_a_malformed_type_message_is_refused_with_its_offset(message):
+    with pytest.raises(DecodeError, match="offset 77"):
+        parse_type(message, 77)
 
 
-class CaptureWithoutServer(PostgresCapture):
-    """The indexing part of capture; a relation's schema comes from the message alone, without a catalog."""
-
-    def __init__(self) -> None:
-        self._next, self._open, self._definitions = 1, None, {}
-
-    def _resolve(self, described: Relation) -> TableSchema:
-        columns = tuple(Column(name, column_type(oid, modifier, {})) for _, name, oid, modifier in described.columns)
-        return TableSchema(described.schema, described.name, columns)
-
-    def index(self, *messages: bytes) -> Frames:
-        frames = self._index(list(messages))
-        self._next = frames.last + 1
-        return frames
+def test_a_type_message_names_its_type():
+    assert parse_type(type_(16_500, "", "int4"), 1) == (16_500, "pg_catalog", "int4")
 
 
-NAMED = relation(5, "public", "a", "d", [(True, "id", 23, -1)])
-RENAMED = relation(5, "public", "b", "d", [(True, "id", 23, -1)])
-
-
-def test_every_frame_carries_the_definitions_that_its_rows_need():
-    capture = CaptureWithoutServer()
-    first = capture.index(*transaction(NAMED, insert(5, "1")))
-    second = capture.index(*transaction(insert(5, "2")))
-    third = capture.index(*transaction())
-    assert [(d.relation, d.since, d.schema.table) for d in first.definitions] == [(5, 2, "public.a")]
-    assert second.definitions == first.definitions
-    assert third.definitions == ()
-    assert [after(c) for c in decode(second, second.first, second.last)] == [[(2,)]]
-
-
-def test_a_repeated_description_is_not_a_new_version():
-    frames = CaptureWithoutServer().index(*transaction(NAMED, insert(5, "1"), NAMED, insert(5, "2")))
-    assert len(frames.definitions) == 1
-
-
-def test_a_table_renamed_in_the_middle_is_listed_under_both_names():
-    capture = CaptureWithoutServer()
-    capture.index(*transaction(NAMED, insert(5, "1")))
-    frames = capture.index(*transaction(insert(5, "2"), RENAMED, insert(5, "3")))
-    assert set(frames.tables) == {"public.a", "public.b"}
-    assert [(c.schema.table, after(c)) for c in decode(frames, frames.first, frames.last)] == [
-        ("public.a", [(2,)]),
-        ("public.b", [(3,)]),
-    ]
-
-
-def test_a_change_that_comes_before_its_description_stops_capture():
-    with pytest.raises(DecodeError, match="relation 5"):
-        CaptureWithoutServer().index(*transaction(insert(5, "1")))
-
-
-def test_a_batch_larger_than_a_segment_can_hold_is_refused(monkeypatch):
-    monkeypatch.setattr("tailrace.sources.postgres.capture._PACK_LIMIT", 10)
-    with pytest.raises(DecodeError, match="does not fit a segment"):
-        CaptureWithoutServer().index(*transaction())
+@pytest.mark.parametrize("change", [update(3, "2", "b", "c"), delete(3, key=("1", None, None))])
+def test_an_old_row_that_is_not_whole_is_refused_where_nothing_else_says_which_row_is_meant(change):
+    frames, _ = frames_of(transaction(insert(3, "1", "a", "b"), change), DEFINITIONS)
+    with pytest.raises(DecodeError, match=r"not sent whole; public\.whole at offset 3"):
+        list(decode(frames, 1, 4))
 
 
 def test_marks_are_made_in_the_protocols_own_time():

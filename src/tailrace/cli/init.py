@@ -40,6 +40,7 @@ sinks:
     # columns: {public.orders: {total: amount}}  # source table: {source column: its name in the sink}
     # misfits: refuse          # values that the sink's type can not hold; or `text`, or `quarantine`
     # on_error: stop           # at a row that the sink refuses; or `quarantine`
+    # on_table_error: isolate  # a table that can not be copied or written is set aside; or `stop` the sink
     # max_rows: 1000000      # changes a micro-batch takes at most; transactions stay whole
 
 # The change log. It may be deleted while the pipeline is stopped: nothing is lost or doubled.
@@ -49,6 +50,7 @@ state: ./state
 #   max_bytes: 10 GiB        # when full, capture waits instead of filling the disk
 #   segment_bytes: 32 MiB
 #   flush_interval_ms: 100
+#   # keep: 24 h           # history that stays though every sink has it; or a size such as 10 GiB
 
 # spark:
 #   master: local[*]

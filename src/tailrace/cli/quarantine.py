@@ -10,6 +10,7 @@ import json
 from typing import TYPE_CHECKING
 
 from tailrace.cli.arguments import Commands, add_pipeline, pipeline
+from tailrace.model.names import parse_table, table_name
 
 if TYPE_CHECKING:
     from tailrace.pipeline.quarantine import Chosen
@@ -81,7 +82,8 @@ def drop(args: argparse.Namespace) -> int:
 def _chosen(args: argparse.Namespace) -> Chosen:
     from tailrace.pipeline.quarantine import Chosen
 
-    return Chosen(args.sink, args.table)
+    parts = parse_table(args.table or "")
+    return Chosen(args.sink, table_name(*parts) if parts else args.table)
 
 
 def _print(found: list[tuple[str, Quarantined]]) -> None:

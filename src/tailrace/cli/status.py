@@ -28,8 +28,9 @@ def run(args: argparse.Namespace) -> int:
 
     import msgspec
 
+    from tailrace.cli import readers as reader_tables
     from tailrace.cli.printing import console
-    from tailrace.pipeline import quarantine, status
+    from tailrace.pipeline import quarantine, readers, status
 
     lines = status.read(wanted)
     if args.json:
@@ -38,11 +39,15 @@ def run(args: argparse.Namespace) -> int:
     out = console()
     if lines:
         out.print(_table(lines))
+    for line in (line for line in lines if line.reason):
+        print(f"{line.table} in sink {line.sink} is {line.state}: {line.reason}")
     for name in wanted.sinks:
         if not any(line.sink == name for line in lines):
             print(f"sink {name} has nothing of this pipeline yet")
     for name, count in Counter(sink for sink, _ in quarantine.entries(wanted, quarantine.Chosen())).items():
         print(f"sink {name} has {count:,} rows set aside: see `tailrace quarantine list`")
+    if named := readers.read(wanted):
+        out.print(reader_tables.table(named))
     for error in {line.source_error for line in lines if line.source_error}:
         print(f"how far the source is, is not known: {error}")
     return 0
@@ -71,11 +76,13 @@ def _cells(line: TableLine) -> list[str]:
         f"{line.offset:,}",
         line.position,
         _lag(line),
-        "" if line.behind_bytes is None else _size(line.behind_bytes),
+        "" if line.behind_bytes is None else size(line.behind_bytes),
     ]
 
 
 def _lag(line: TableLine) -> str:
+    if line.state in ("paused", "failed"):
+        return "set aside"
     if line.run == "stopped":
         return "stopped"
     if line.chunks is not None:
@@ -83,7 +90,7 @@ def _lag(line: TableLine) -> str:
     return "unknown" if line.lag_seconds is None else f"{line.lag_seconds:.1f} s"
 
 
-def _size(count: int) -> str:
+def size(count: int) -> str:
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024:

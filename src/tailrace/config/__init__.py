@@ -1,11 +1,13 @@
 """The pipeline file: its structs, how it is read, and what its URLs and table patterns mean."""
 
+from tailrace.config.keeping import Keep
 from tailrace.config.loading import from_urls, load
 from tailrace.config.pipeline import (
     Acknowledge,
     Log,
     Misfits,
     OnError,
+    OnTableError,
     Pipeline,
     Sink,
     Snapshot,
@@ -18,9 +20,11 @@ from tailrace.config.urls import redact, scheme, sqlite_path
 
 __all__ = [
     "Acknowledge",
+    "Keep",
     "Log",
     "Misfits",
     "OnError",
+    "OnTableError",
     "Pipeline",
     "Sink",
     "Snapshot",

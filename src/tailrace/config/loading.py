@@ -13,8 +13,9 @@ import msgspec
 import yaml
 
 from tailrace.config.explaining import explain
-from tailrace.config.pipeline import Pipeline
+from tailrace.config.pipeline import Log, Pipeline
 from tailrace.config.substitution import substitute
+from tailrace.config.tables import by_table
 from tailrace.config.urls import redact, resolve_folder, resolve_url
 from tailrace.errors import ConfigError
 
@@ -108,14 +109,25 @@ def _build(document: Any, folder: Path, environ: Mapping[str, str]) -> Pipeline:
         raise explain(error, document) from None
     with _at("source.tables"):
         _ = pipeline.source.patterns
+    with _at("log.keep"):
+        _check_keep(pipeline.log)
     with _at("source.url"):
         source = msgspec.structs.replace(pipeline.source, url=resolve_url(pipeline.source.url, folder))
     sinks = {}
     for name, sink in pipeline.sinks.items():
         with _at(f"sinks.{name}.url"):
             sinks[name] = msgspec.structs.replace(sink, url=resolve_url(sink.url, folder))
+        with _at(f"sinks.{name}.tables"):
+            sinks[name] = msgspec.structs.replace(sinks[name], tables=by_table(sink.tables))
+        with _at(f"sinks.{name}.columns"):
+            sinks[name] = msgspec.structs.replace(sinks[name], columns=by_table(sink.columns))
     state = resolve_folder(pipeline.state, folder)
     return msgspec.structs.replace(pipeline, source=source, sinks=sinks, state=state)
+
+
+def _check_keep(log: Log) -> None:
+    if log.kept is not None and log.kept.bytes > log.max_bytes:
+        raise ConfigError("more than log.max_bytes, so it can not be kept", hint="raise log.max_bytes, or keep less")
 
 
 class _at:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from tailrace.config import keeping
 from tailrace.config.tables import TablePatterns
 from tailrace.config.urls import redact, redact_setting
 
@@ -34,6 +35,13 @@ class OnError(StrEnum):
 
     STOP = "stop"  # the sink stops, with a sentence
     QUARANTINE = "quarantine"  # the row is set aside, and the others go on
+
+
+class OnTableError(StrEnum):
+    """What becomes of a sink when one of its tables can not be decoded, copied or written."""
+
+    ISOLATE = "isolate"  # the table is set aside with its reason, and the others go on
+    STOP = "stop"  # the sink stops, with a sentence
 
 
 class Misfits(StrEnum):
@@ -109,9 +117,16 @@ class Sink(Section, frozen=True):
     on_error: Annotated[
         OnError, Meta(description="`stop` at a row that the sink refuses, or set it aside in `quarantine`")
     ] = OnError.STOP
+    on_table_error: Annotated[
+        OnTableError,
+        Meta(description="a table that can not be decoded, copied or written: `isolate` it, or `stop` the sink"),
+    ] = OnTableError.ISOLATE
     max_rows: Annotated[int, Meta(ge=1, description="changes a micro-batch takes at most; transactions stay whole")] = (
         1_000_000
     )
+    max_bytes: Annotated[
+        Bytes, Meta(description="how much of the change log a micro-batch takes at most; transactions stay whole")
+    ] = 256 * MIB
 
 
 class Log(Section, frozen=True):
@@ -120,6 +135,21 @@ class Log(Section, frozen=True):
     max_bytes: Annotated[Bytes, Meta(description="when full, capture waits instead of filling the disk")] = 10240 * MIB
     segment_bytes: Annotated[Bytes, Meta(description="a segment is closed at this size")] = 32 * MIB
     flush_interval_ms: Annotated[int, Meta(ge=1, description="a segment is closed at this age")] = 100
+    keep: (
+        Annotated[
+            str,
+            Meta(
+                pattern=keeping.PATTERN,
+                description="history that stays though every sink has it: a time such as `24 h` or `7 d`,"
+                " or a size such as `10 GiB`; it goes first when the log is full",
+            ),
+        ]
+        | None
+    ) = None
+
+    @cached_property
+    def kept(self) -> keeping.Keep | None:
+        return None if self.keep is None else keeping.Keep.parse(self.keep)
 
 
 class Spark(Section, frozen=True):

@@ -8,11 +8,30 @@ as in SQL: `public."odd.name"`. An exclusion always wins, wherever it stands.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from tailrace.errors import ConfigError
+from tailrace.model.names import parse_table, table_name
+
+T = TypeVar("T")
 
 _PART = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
+
+
+def by_table(settings: Mapping[str, T]) -> dict[str, T]:
+    """Settings of single tables, under the names that all state uses, however the file writes them."""
+    found: dict[str, T] = {}
+    for text, value in settings.items():
+        parts = parse_table(text)
+        if parts is None:
+            raise ConfigError(
+                f"`{text}` is not the name of a table", hint='write schema.table: public.orders or public."odd.name"'
+            )
+        if table_name(*parts) in found:
+            raise ConfigError(f"`{text}` stands here twice", hint="write each table once")
+        found[table_name(*parts)] = value
+    return found
 
 
 class TablePatterns:

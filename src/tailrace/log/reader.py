@@ -9,23 +9,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
-from tailrace.errors import LogCorrupt, StateError
+from tailrace.errors import LogCorrupt, OffsetGone, StateError
 from tailrace.log import segment
 from tailrace.log.segment import Header, SegmentName
 from tailrace.log.storage import Storage
-from tailrace.model.frames import Frames
+from tailrace.model.frames import Definition, Frames
+from tailrace.model.watermark import SourceIdentity, Watermark
 
 IDENTITY = "log.json"
+TABLES = "tables.json"
 
 
 class LogIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Written once. `start_position` is the source's place before offset 1."""
+    """Written once. `start_position` is the place of `source` before offset 1."""
 
     id: str
-    source: str
+    source: SourceIdentity | None
     start_position: str
-    version: int = 1
+    version: int = 2
 
 
 class Slice(msgspec.Struct, frozen=True):
@@ -49,6 +53,16 @@ def read_identity(storage: Storage) -> LogIdentity | None:
         raise LogCorrupt(f"the file {IDENTITY} of the change log in {storage.path} is damaged") from error
 
 
+def read_tables(storage: Storage) -> dict[str, Definition]:
+    """The newest definition of every table that ever had a change, also if retention took its changes away."""
+    try:
+        return storage.decode(TABLES, dict[str, Definition])
+    except FileNotFoundError:
+        return {}
+    except msgspec.MsgspecError as error:
+        raise LogCorrupt(f"the file {TABLES} of the change log in {storage.path} is damaged") from error
+
+
 def segment_names(storage: Storage) -> dict[SegmentName, int]:
     """The log's segments and their sizes in bytes."""
     parsed = ((SegmentName.parse(name), size) for name, size in storage.sizes(segment.SUFFIX).items())
@@ -69,42 +83,80 @@ class LogReader:
 
     def end(self) -> int:
         """The offset of the last transaction end; 0 for an empty log."""
-        return max((name.committed for name in self.names() if name.holds_end), default=0)
+        return _end(self.names())
 
     def begin(self) -> int:
         """The offset before the oldest one that is still kept."""
-        return min((name.first for name in self.names()), default=1) - 1
+        return _begin(self.names())
 
-    def slices(self, after: int, last: int) -> list[Slice]:
-        """What lies in (after, last], in order."""
+    def tables(self) -> dict[str, Definition]:
+        return read_tables(self.storage)
+
+    def slices(self, after: int | None, last: int | None) -> list[Slice]:
+        """What lies in (after, last], in order; None stands for the oldest and the newest that there is."""
         names = self.names()
+        after = _begin(names) if after is None else after
+        last = _end(names) if last is None else last
         found = []
         for name, until in zip(names, _usable(names), strict=True):
             low, high = max(name.first, after + 1), min(until, last)
             if low <= high:
                 found.append(Slice(str(name), low, high))
-        _check_dense(found, after, last, self.storage.path)
+        _check_dense(found, after, last, (_begin(names), _end(names)), self.storage.path)
         return found
 
-    def limit(self, after: int, max_messages: int) -> int:
-        """The end of a micro-batch after `after`: whole transactions, about `max_messages`, at least one segment.
+    def limit(self, after: int, max_messages: int, max_bytes: int = 1 << 62) -> int:
+        """The end of a micro-batch after `after`: whole transactions, about so many messages and bytes of segments.
 
-        A transaction larger than that is taken whole.
+        It is at least one segment, and a transaction larger than that is taken whole.
         """
-        end = after
-        for name in self.names():
+        end, size = after, 0
+        for name, bytes_ in sorted(segment_names(self.storage).items()):
+            size += bytes_ if name.last > after else 0
             if name.committed <= after or not name.holds_end:
                 continue
-            if end > after and name.committed - after > max_messages:
+            if end > after and (name.committed - after > max_messages or size > max_bytes):
                 break
             end = name.committed
         return end
 
+    def place(self) -> Watermark | None:
+        """The log's end, as a watermark; None where there is no log."""
+        identity = self.identity()
+        if identity is None:
+            return None
+        newest = max((name for name in self.names() if name.holds_end), default=None)
+        if newest is None:
+            return Watermark(identity.id, 0, identity.start_position, identity.source)
+        header = self.header(newest)
+        return Watermark(identity.id, header.committed, header.position, header.source)
+
+    def transactions(self, after: int, last: int) -> npt.NDArray[np.int64]:
+        """The source's ids of the transactions that touch (after, last]."""
+        names = [name for name in self.names() if name.last > after and name.first <= last]
+        found = [self.read(name)[1].transactions.column("xid").to_numpy() for name in names]
+        return np.concatenate(found) if found else np.zeros(0, np.int64)
+
     def header(self, name: SegmentName) -> Header:
-        return segment.read_header(self.storage, name)
+        """Of the segment that holds what `name` held, if that was merged with its neighbours meanwhile."""
+        try:
+            return segment.read_header(self.storage, name)
+        except OffsetGone:
+            return segment.read_header(self.storage, self._successor(name))
 
     def read(self, name: SegmentName) -> tuple[Header, Frames]:
-        return segment.read(self.storage, name)
+        """As `header`: there may be more in it than was asked for, at the same offsets."""
+        try:
+            return segment.read(self.storage, name)
+        except OffsetGone:
+            return segment.read(self.storage, self._successor(name))
+
+    def _successor(self, lost: SegmentName) -> SegmentName:
+        names = self.names()
+        for name in names:
+            if name.first <= lost.first and lost.last <= name.committed:
+                return name
+        raise gone(lost.first, (_begin(names), _end(names)), self.storage.path)
 
 
 def _usable(names: Sequence[SegmentName]) -> list[int]:
@@ -113,11 +165,27 @@ def _usable(names: Sequence[SegmentName]) -> list[int]:
     return [min(name.last, until) for name, until in zip(names, following, strict=True)]
 
 
-def _check_dense(found: Sequence[Slice], after: int, last: int, path: str) -> None:
+def _check_dense(found: Sequence[Slice], after: int, last: int, kept: tuple[int, int], path: str) -> None:
     expected = after + 1
     for piece in found:
         if piece.first != expected:
             break
         expected = piece.last + 1
     if expected != last + 1:
-        raise StateError(f"the change log in {path} no longer holds offset {expected}")
+        raise gone(expected, kept, path)
+
+
+def gone(offset: int, kept: tuple[int, int], path: str) -> OffsetGone:
+    """The error of somebody who asks for `offset` of a log that has what lies in (begin, end]."""
+    begin, end = kept
+    if offset > end:
+        return OffsetGone(f"the change log in {path} does not hold offset {offset} yet: it ends at {end}")
+    return OffsetGone(f"the change log in {path} no longer holds offset {offset}: it keeps {begin + 1} to {end}")
+
+
+def _begin(names: Sequence[SegmentName]) -> int:
+    return min((name.first for name in names), default=1) - 1
+
+
+def _end(names: Sequence[SegmentName]) -> int:
+    return max((name.committed for name in names if name.holds_end), default=0)

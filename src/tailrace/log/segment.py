@@ -1,6 +1,6 @@
 """One immutable file of the change log.
 
-Layout, version 1, little-endian:
+Layout, version 2, little-endian:
 
     8 bytes   "TAILRACE"
     u32       format version
@@ -8,33 +8,43 @@ Layout, version 1, little-endian:
     u32       CRC-32 of the header
     header    msgpack: `Header`
     body      Arrow IPC stream (lz4): the transactions
-              Arrow IPC stream (lz4): the messages, one binary column
+              blocks (`blocks.py`): the length of each message, u32
+              blocks: the messages
+
+In version 1, which is still read, the messages were one binary column of a second Arrow IPC stream.
 
 Guarantee: `read` gives exactly what `encode` was given, or raises LogCorrupt; it needs no other file. The file's name
-carries the offsets, so that planning needs a directory listing and nothing more.
+carries the offsets, so that planning needs a directory listing and nothing more. Besides the messages themselves
+neither of the two needs more memory than a block.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 import struct
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tailrace.errors import LogCorrupt, StateError
+from tailrace.errors import LogCorrupt, OffsetGone
+from tailrace.log import blocks
+from tailrace.log.blocks import Damaged, Part, Readable, whole
 from tailrace.log.storage import Storage
 from tailrace.model.frames import PADDING, Definition, Frames
+from tailrace.model.watermark import SourceIdentity
 
 MAGIC = b"TAILRACE"
-VERSION = 1
+VERSION = 2
+_OLDEST = 1
 SUFFIX = ".segment"
 _PREFIX = struct.Struct("<8sIII")
 _NAME = re.compile(r"(\d{20})-(\d{20})-(\d{20})\.segment")
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
-_MESSAGES = pa.schema([pa.field("message", pa.binary(), False)])
 
 
 class SegmentName(msgspec.Struct, frozen=True, order=True):
@@ -70,14 +80,17 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     definitions: tuple[Definition, ...]
     transactions_length: int
     transactions_crc: int
-    messages_length: int
-    messages_crc: int
+    messages_length: int  # in bytes; in version 1, of the stream that holds them
+    messages_crc: int = 0  # version 1 only: a block has its own
+    begins_at: str = ""  # the position of the previous segment
+    source: SourceIdentity | None = None  # whom it was read from
 
 
-def encode(frames: Frames, log_id: str, position: str) -> tuple[SegmentName, bytes]:
-    """The file that holds `frames`. `position` is the source's place at its last transaction end."""
+def encode(
+    frames: Frames, log_id: str, position: str, begins_at: str = "", source: SourceIdentity | None = None
+) -> tuple[SegmentName, Iterator[Part]]:
+    """The file that holds `frames`, in parts. `position` is the source's place at its last transaction end."""
     transactions = _ipc(frames.transactions)
-    messages = _ipc(_pack_messages(frames))
     ends = frames.transactions.column("end").to_numpy()
     times = frames.transactions.column("time_us").to_numpy()
     committed = int(ends.max(initial=0)) or frames.first - 1
@@ -88,71 +101,94 @@ def encode(frames: Frames, log_id: str, position: str) -> tuple[SegmentName, byt
             committed=committed,
             last=frames.last,
             position=position,
+            begins_at=begins_at,
+            source=source,
             tables=frames.tables,
             first_time_us=int(times[0]) if len(times) else 0,
             last_time_us=int(times[-1]) if len(times) else 0,
             definitions=frames.definitions,
             transactions_length=len(transactions),
             transactions_crc=zlib.crc32(transactions),
-            messages_length=len(messages),
-            messages_crc=zlib.crc32(messages),
+            messages_length=int(frames.bounds[-1]),
         )
     )
     prefix = _PREFIX.pack(MAGIC, VERSION, len(header), zlib.crc32(header))
-    return SegmentName(frames.first, committed, frames.last), b"".join([prefix, header, transactions, messages])
+    lengths = np.diff(frames.bounds).astype("<u4").view(np.uint8)
+    messages = frames.buffer[: int(frames.bounds[-1])]
+    parts = itertools.chain([prefix, header, transactions], blocks.written(lengths), blocks.written(messages))
+    return SegmentName(frames.first, committed, frames.last), parts
 
 
 def read_header(storage: Storage, name: SegmentName) -> Header:
-    prefix = _load(storage, name, _PREFIX.size)
-    _, length, crc = _check_prefix(prefix, name)
-    return _parse_header(_load(storage, name, length, _PREFIX.size), crc, name)
+    with _opened(storage, name) as file:
+        return _read_header(file, name)[1]
 
 
 def read(storage: Storage, name: SegmentName) -> tuple[Header, Frames]:
     """The whole segment, verified."""
-    data = _load(storage, name)
-    _, length, crc = _check_prefix(data[: _PREFIX.size], name)
-    start = _PREFIX.size + length
-    header = _parse_header(data[_PREFIX.size : start], crc, name)
-    body = memoryview(data)[start:]
-    transactions = body[: header.transactions_length]
-    messages = body[header.transactions_length :]
-    if len(messages) != header.messages_length:
-        raise _corrupt(name, "it is cut short")
-    if zlib.crc32(transactions) != header.transactions_crc or zlib.crc32(messages) != header.messages_crc:
-        raise _corrupt(name, "a checksum does not match")
-    buffer, bounds = _unpack_messages(_read_ipc(messages))
-    frames = Frames(header.first, buffer, bounds, _read_ipc(transactions), header.definitions, header.tables)
-    return header, frames
+    with _opened(storage, name) as file:
+        version, header = _read_header(file, name)
+        transactions = whole(file, header.transactions_length)
+        if zlib.crc32(transactions) != header.transactions_crc:
+            raise Damaged("a checksum does not match")
+        buffer, bounds = _read_messages(file, header) if version > 1 else _read_stream(file, header)
+        if file.read(1):
+            raise Damaged("bytes lie behind its end")
+    return header, Frames(header.first, buffer, bounds, _read_ipc(transactions), header.definitions, header.tables)
 
 
-def _load(storage: Storage, name: SegmentName, length: int | None = None, at: int = 0) -> bytes:
+def _read_messages(file: Readable, header: Header) -> tuple[np.ndarray, np.ndarray]:
+    lengths = np.empty(header.last - header.first + 1, "<u4")
+    blocks.read_into(lengths.view(np.uint8), file)
+    bounds = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=bounds[1:])
+    if bounds[-1] != header.messages_length:
+        raise Damaged("its messages have another length")
+    buffer = np.empty(header.messages_length + PADDING, np.uint8)
+    buffer[header.messages_length :] = 0
+    blocks.read_into(buffer[: header.messages_length], file)
+    return buffer, bounds
+
+
+def _read_stream(file: Readable, header: Header) -> tuple[np.ndarray, np.ndarray]:
+    """The messages of version 1."""
+    data = whole(file, header.messages_length)
+    if zlib.crc32(data) != header.messages_crc:
+        raise Damaged("a checksum does not match")
+    batch = _read_ipc(data)
+    _, bounds, values = batch.column(0).buffers()
+    offsets = np.frombuffer(bounds, np.int32, batch.num_rows + 1).astype(np.int64)
+    buffer = np.zeros(int(offsets[-1]) + PADDING, np.uint8)
+    if values is not None:
+        buffer[: int(offsets[-1])] = np.frombuffer(values, np.uint8, int(offsets[-1]))
+    return buffer, offsets
+
+
+@contextmanager
+def _opened(storage: Storage, name: SegmentName) -> Iterator[Readable]:
     try:
-        return storage.read(str(name), length, at)
+        with storage.open(str(name)) as file:
+            yield file
     except FileNotFoundError as error:
-        raise StateError(f"the change log in {storage.path} no longer holds the segment {name}") from error
+        raise OffsetGone(f"the change log in {storage.path} no longer holds the segment {name}") from error
+    except Damaged as error:
+        raise LogCorrupt(f"segment {name} of the change log is damaged: {error}") from None
 
 
-def _check_prefix(prefix: bytes, name: SegmentName) -> tuple[int, int, int]:
+def _read_header(file: Readable, name: SegmentName) -> tuple[int, Header]:
+    prefix = file.read(_PREFIX.size)
     if len(prefix) < _PREFIX.size or prefix[:8] != MAGIC:
-        raise _corrupt(name, "it is not a segment")
+        raise Damaged("it is not a segment")
     _, version, length, crc = _PREFIX.unpack(prefix)
-    if version != VERSION:
-        raise _corrupt(name, f"its format version is {version}, this tailrace reads {VERSION}")
-    return version, length, crc
-
-
-def _parse_header(data: bytes, crc: int, name: SegmentName) -> Header:
+    if not _OLDEST <= version <= VERSION:
+        raise Damaged(f"its format version is {version}, this tailrace reads {VERSION}")
+    data = file.read(length)
     if zlib.crc32(data) != crc:
-        raise _corrupt(name, "its header's checksum does not match")
+        raise Damaged("its header's checksum does not match")
     header = msgspec.msgpack.decode(data, type=Header)
     if (header.first, header.committed, header.last) != (name.first, name.committed, name.last):
-        raise _corrupt(name, "its header is of another segment")
-    return header
-
-
-def _corrupt(name: SegmentName, why: str) -> LogCorrupt:
-    return LogCorrupt(f"segment {name} of the change log is damaged: {why}")
+        raise Damaged("its header is of another segment")
+    return version, header
 
 
 def _ipc(batch: pa.RecordBatch) -> bytes:
@@ -162,22 +198,6 @@ def _ipc(batch: pa.RecordBatch) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _read_ipc(data: memoryview) -> pa.RecordBatch:
+def _read_ipc(data: bytes) -> pa.RecordBatch:
     with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
         return reader.read_next_batch()
-
-
-def _pack_messages(frames: Frames) -> pa.RecordBatch:
-    bounds = frames.bounds.astype(np.int32)
-    values = pa.py_buffer(frames.buffer[: int(frames.bounds[-1])])
-    column = pa.Array.from_buffers(pa.binary(), frames.count, [None, pa.py_buffer(bounds), values])
-    return pa.RecordBatch.from_arrays([column], schema=_MESSAGES)
-
-
-def _unpack_messages(batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
-    _, bounds, values = batch.column(0).buffers()
-    offsets = np.frombuffer(bounds, np.int32, batch.num_rows + 1).astype(np.int64)
-    buffer = np.zeros(int(offsets[-1]) + PADDING, np.uint8)
-    if values is not None:
-        buffer[: int(offsets[-1])] = np.frombuffer(values, np.uint8, int(offsets[-1]))
-    return buffer, offsets

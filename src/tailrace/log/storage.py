@@ -8,21 +8,63 @@ place.
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Protocol, TypeVar
 
+import msgspec
 from pyarrow import fs
 
 from tailrace import failpoints
 from tailrace.errors import StateError
+from tailrace.log import lease
 
 try:
     import fcntl
 except ImportError:  # pragma: no cover - Windows has no advisory locks of this kind
     fcntl = None  # type: ignore[assignment]
 
+HAS_FLOCK = bool(fcntl)
+READ_BYTES = 4 << 20
+"""What is asked of an object store at a time."""
 OBJECT_STORES = {"s3", "gcs", "abfs"}
 """File systems of pyarrow where an object appears when its upload completes, and where moving one means copying it."""
+
+TRIES, TRY_SECONDS = 5, 0.05
+
+T = TypeVar("T")
+
+
+class Lock(Protocol):
+    """Held until it is closed."""
+
+    def check(self) -> None:
+        """Raise StateError if somebody else holds it by now."""
+
+    def close(self) -> None: ...
+
+
+class FileLock:
+    """An flock on a local file. It can not be taken from us, but the file can be: with its folder."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def check(self) -> None:
+        held = os.fstat(self._file.fileno())
+        try:
+            there = os.stat(self._file.name)
+        except OSError as error:
+            raise StateError(f"the state directory {os.path.dirname(self._file.name)} was removed") from error
+        if (there.st_dev, there.st_ino) != (held.st_dev, held.st_ino):
+            raise StateError(
+                f"another tailrace process took over the state directory {os.path.dirname(self._file.name)}"
+            )
+
+    def close(self) -> None:
+        self._file.close()
 
 
 class Storage:
@@ -38,19 +80,34 @@ class Storage:
         return Storage, (self._url,)
 
     def folder(self, name: str) -> Storage:
-        return Storage(f"{self._url.rstrip('/')}/{name}")
+        address, question, parameters = self._url.partition("?") if "://" in self._url else (self._url, "", "")
+        return Storage(f"{address.rstrip('/')}/{name}{question}{parameters}")
 
     def create(self) -> None:
         with _state_errors(self.path):
             self.filesystem.create_dir(self.path, recursive=True)
 
+    def exists(self) -> bool:
+        with _state_errors(self.path, "read"):
+            return bool(self.filesystem.get_file_info(self.path).type is fs.FileType.Directory)
+
+    def remove(self) -> None:
+        """The folder with all that is in it."""
+        with _state_errors(self.path):
+            self.filesystem.delete_dir(self.path)
+
     def sizes(self, suffix: str) -> dict[str, int]:
         """The files whose name ends with `suffix`, and their sizes. A folder that is not there is empty."""
+        return {name: size for name, (size, _) in self.files(suffix).items()}
+
+    def files(self, suffix: str) -> dict[str, tuple[int, float]]:
+        """As `sizes`, with the time when each was written, in seconds since 1970."""
         with _state_errors(self.path, "read"):
             if self.is_local:
-                return _local_sizes(self.path, suffix)
+                return _local_files(self.path, suffix)
             infos = self.filesystem.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
-        return {i.base_name: i.size for i in infos if i.type is fs.FileType.File and i.base_name.endswith(suffix)}
+        files = [i for i in infos if i.type is fs.FileType.File and i.base_name.endswith(suffix)]
+        return {i.base_name: (i.size, i.mtime.timestamp() if i.mtime else 0.0) for i in files}
 
     def read(self, name: str, length: int | None = None, at: int = 0) -> bytes:
         """`length` bytes from `at`, or all there are. Raises FileNotFoundError."""
@@ -62,24 +119,48 @@ class Storage:
             file.seek(at)
             return bytes(file.read(length))
 
+    def open(self, name: str) -> IO[bytes]:
+        """A file to be read from its beginning to its end. Raises FileNotFoundError."""
+        if self.is_local:
+            return open(self._join(name), "rb")
+        stream: IO[bytes] = self.filesystem.open_input_stream(self._join(name), buffer_size=READ_BYTES)
+        return stream
+
+    def decode(self, name: str, kind: type[T]) -> T:
+        """A small JSON file. Raises FileNotFoundError or msgspec.MsgspecError.
+
+        An object store tells an object's size before its content: what is replaced in between is read again.
+        """
+        for _ in range(0 if self.is_local else TRIES):
+            with suppress(msgspec.MsgspecError):
+                return msgspec.json.decode(self.read(name), type=kind)
+            time.sleep(TRY_SECONDS)
+        return msgspec.json.decode(self.read(name), type=kind)
+
     def publish(self, name: str, data: bytes) -> None:
+        self.publish_parts(name, [data])
+
+    def publish_parts(self, name: str, parts: Iterable[Any]) -> int:
+        """`parts` are anything with bytes in it, made while the file is written. Returns the size of the file."""
         with _state_errors(self.path):
             if self.is_local:
-                _publish_locally(self.path, name, data)
-                return
+                return _publish_locally(self.path, name, parts)
             beside = name if self.filesystem.type_name in OBJECT_STORES else f"{name}.part"
             with self.filesystem.open_output_stream(self._join(beside)) as stream:
-                stream.write(data)
+                size = _write(stream, parts)
             if beside != name:
                 self.filesystem.move(self._join(beside), self._join(name))
+            return size
 
     def delete(self, name: str) -> None:
         with _state_errors(self.path):
             self.filesystem.delete_file(self._join(name))
 
-    def lock(self, name: str) -> IO[str] | None:
-        """Hold an exclusive lock until the returned file is closed, or raise StateError. Only local disks have them."""
-        if not self.is_local or fcntl is None:
+    def lock(self, name: str) -> Lock | None:
+        """Hold an exclusive lock until it is closed, or raise StateError. None where the system has no such thing."""
+        if not self.is_local:
+            return lease.take(self, name)
+        if not HAS_FLOCK:
             return None
         with _state_errors(self.path):
             file = open(self._join(name), "w")  # noqa: SIM115 - closed by the caller
@@ -88,10 +169,31 @@ class Storage:
             except BlockingIOError as error:
                 file.close()
                 raise StateError(f"another tailrace process is using the state directory {self.path}") from error
-            return file
+            return FileLock(file)
+
+    def is_locked(self, name: str) -> bool | None:
+        """Whether somebody holds a lock; disturbs nobody and makes no file. None if that can not be known."""
+        if not self.is_local:
+            held = lease.read(self, name)
+            return held is not None and held.is_fresh
+        return _is_flocked(self._join(name)) if HAS_FLOCK else None
 
     def _join(self, name: str) -> str:
         return f"{self.path.rstrip('/')}/{name}"
+
+
+def _is_flocked(path: str) -> bool | None:
+    """Asks for a shared lock for an instant."""
+    try:
+        with open(path) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    return False
 
 
 class _state_errors:  # noqa: N801 - reads as a statement
@@ -110,32 +212,42 @@ class _state_errors:  # noqa: N801 - reads as a statement
             raise StateError(f"cannot {self.doing} the state directory {self.path}: {reason.lower()}") from error
 
 
-def _local_sizes(path: str, suffix: str) -> dict[str, int]:
-    sizes: dict[str, int] = {}
+def _local_files(path: str, suffix: str) -> dict[str, tuple[int, float]]:
+    files: dict[str, tuple[int, float]] = {}
     try:
         with os.scandir(path) as entries:
             for entry in entries:
                 if entry.name.endswith(suffix):
                     try:
-                        sizes[entry.name] = entry.stat().st_size
+                        facts = entry.stat()
                     except FileNotFoundError:  # deleted by retention a moment ago
                         continue
+                    files[entry.name] = (facts.st_size, facts.st_mtime)
     except FileNotFoundError:
         return {}
-    return sizes
+    return files
 
 
-def _publish_locally(folder: str, name: str, data: bytes) -> None:
+def _publish_locally(folder: str, name: str, parts: Iterable[Any]) -> int:
     final = Path(folder) / name
     beside = final.with_name(f"{name}.part")
     with open(beside, "wb") as file:
-        file.write(data)
+        size = _write(file, parts)
         failpoints.reached("log-segment-written")
         file.flush()
         os.fsync(file.fileno())
     failpoints.reached("log-segment-synced")
     os.replace(beside, final)
     _sync_folder(folder)
+    return size
+
+
+def _write(file: Any, parts: Iterable[Any]) -> int:
+    size = 0
+    for part in parts:
+        file.write(part)
+        size += len(part)
+    return size
 
 
 def _sync_folder(folder: str) -> None:

@@ -6,32 +6,47 @@ Offsets are dense. What a crash left behind of an unfinished transaction is void
 
 from __future__ import annotations
 
+import itertools
+import time
 import uuid
-from typing import IO
+from collections.abc import Sequence
 
 import msgspec
 
 from tailrace import failpoints
 from tailrace.errors import StateError
 from tailrace.log import segment
-from tailrace.log.reader import IDENTITY, LogIdentity, read_identity, segment_names
-from tailrace.log.segment import SegmentName
-from tailrace.log.storage import Storage
-from tailrace.model.frames import Frames
+from tailrace.log.merging import merged
+from tailrace.log.reader import IDENTITY, TABLES, LogIdentity, read_identity, read_tables
+from tailrace.log.segment import Header, SegmentName
+from tailrace.log.storage import Lock, Storage
+from tailrace.model.frames import Definition, Frames
+from tailrace.model.schema import TableSchema
+from tailrace.model.watermark import SourceIdentity
+
+
+class SegmentFacts(msgspec.Struct, frozen=True):
+    size: int
+    written_at: float  # seconds since 1970
 
 
 class LogWriter:
-    """The only writer of a log; it also deletes what no sink needs any more."""
+    """The only writer of a log; it also deletes what no sink needs any more. `segments` are in the order of offsets."""
 
-    def __init__(self, storage: Storage, identity: LogIdentity, lock: IO[str] | None) -> None:
+    def __init__(self, storage: Storage, identity: LogIdentity, lock: Lock | None) -> None:
         self.storage = storage
         self.identity = identity
         self._lock = lock
-        self._sizes = _drop_unfinished(storage)
-        names = sorted(self._sizes)
+        self.segments = _drop_unfinished(storage)
+        self.size = sum(facts.size for facts in self.segments.values())
+        names = list(self.segments)
+        newest = segment.read_header(storage, names[-1]) if names else None
+        self.place = names[-1] if names else None  # the newest that holds a transaction end
         self.end = names[-1].committed if names else 0
-        self.position = segment.read_header(storage, names[-1]).position if names else identity.start_position
+        self.position = identity.start_position if newest is None else newest.position
+        self.source = identity.source if newest is None else newest.source  # whom the next segment is read from
         self._next = self.end + 1
+        self._tables = read_tables(storage)
 
     @classmethod
     def open(cls, storage: Storage) -> LogWriter | None:
@@ -41,7 +56,7 @@ class LogWriter:
         return cls(storage, identity, lock) if identity else None
 
     @classmethod
-    def create(cls, storage: Storage, source: str, start_position: str) -> LogWriter:
+    def create(cls, storage: Storage, source: SourceIdentity | None, start_position: str) -> LogWriter:
         """A new, empty log whose first message follows `start_position` of the source."""
         storage.create()
         lock = storage.lock("writer.lock")
@@ -56,46 +71,134 @@ class LogWriter:
         return self._next
 
     @property
-    def size(self) -> int:
-        return sum(self._sizes.values())
-
-    @property
     def count(self) -> int:
-        return len(self._sizes)
+        return len(self.segments)
+
+    def count_after(self, offset: int) -> int:
+        """How many segments hold something behind `offset`."""
+        return sum(1 for _ in itertools.takewhile(lambda name: name.last > offset, reversed(self.segments)))
 
     def append(self, frames: Frames, position: str) -> None:
-        """Make `frames` durable. `position` is the source's place at the last transaction end so far."""
+        """Make `frames` durable. `position` is the source's place at the last transaction end so far.
+
+        Frames that begin right after that end replace what is there of an unfinished transaction.
+        """
+        if frames.first == self.end + 1 < self._next:
+            self._drop_unfinished(frames.first)
         assert frames.first == self._next
-        name, data = segment.encode(frames, self.identity.id, position)
-        self.storage.publish(str(name), data)
+        name, parts = segment.encode(frames, self.identity.id, position, self.position, self.source)
+        self._check_lock()
+        self._note_tables(frames.definitions)
+        size = self.storage.publish_parts(str(name), parts)
         failpoints.reached("log-segment-published")
-        self._sizes[name] = len(data)
+        self.segments[name] = SegmentFacts(size, time.time())
+        self.size += size
         self._next = frames.last + 1
         self.position = position
         if name.holds_end:
-            self.end = name.committed
+            self.place, self.end = name, name.committed
+
+    def definitions(self) -> dict[int, TableSchema]:
+        """The newest version of each relation that was ever described here."""
+        return {each.relation: each.schema for each in sorted(self._tables.values(), key=lambda each: each.since)}
+
+    def _drop_unfinished(self, first: int) -> None:
+        """Give up what is there of an unfinished transaction, which begins at offset `first`."""
+        self._check_lock()
+        self.segments = _drop_unfinished(self.storage)
+        self.size = sum(facts.size for facts in self.segments.values())
+        self._next = first
 
     def forget(self, offset: int) -> None:
         """Delete the segments that end at or before `offset`. The newest with a transaction end stays: our place."""
-        place = max((name for name in self._sizes if name.holds_end), default=None)
-        for name in sorted(self._sizes):
-            if name.last > offset or name == place:
+        self._check_lock()
+        for name in list(self.segments):
+            if name.last > offset or name == self.place:
                 break
             self.storage.delete(str(name))
-            del self._sizes[name]
+            self.size -= self.segments.pop(name).size
+
+    def merge(self, names: Sequence[SegmentName], most_bytes: int) -> bool:
+        """Put neighbours into one segment, as many as have `most_bytes` in memory; False if that is not even two.
+
+        A crash in between leaves both, which say the same; `open` mends it.
+        """
+        found = self._read_first(names, most_bytes)
+        if len(found) < 2:
+            return False
+        (first, _), (last, _) = found[0], found[-1]
+        frames = merged([frames for _, frames in found])
+        name, data = segment.encode(frames, self.identity.id, last.position, first.begins_at, last.source)
+        self._check_lock()
+        size = self.storage.publish_parts(str(name), data)
+        failpoints.reached("log-segments-merged")
+        parts = names[: len(found)]
+        written_at = self.segments[parts[-1]].written_at
+        for part in parts:
+            self.storage.delete(str(part))
+            self.size -= self.segments.pop(part).size
+        self.size += size
+        self.segments = dict(sorted([*self.segments.items(), (name, SegmentFacts(size, written_at))]))
+        return True
+
+    def _read_first(self, names: Sequence[SegmentName], most_bytes: int) -> list[tuple[Header, Frames]]:
+        found: list[tuple[Header, Frames]] = []
+        for name in names:
+            header, frames = segment.read(self.storage, name)
+            most_bytes -= int(frames.bounds[-1])
+            if most_bytes < 0:
+                break
+            found.append((header, frames))
+        return found
+
+    def _note_tables(self, definitions: Sequence[Definition]) -> None:
+        """Keep what a table looks like beyond the segments that hold its changes."""
+        news = {each.schema.table: each for each in definitions if self._is_news(each)}
+        if news:
+            self._tables |= news
+            self.storage.publish(TABLES, msgspec.json.encode(self._tables))
+
+    def _is_news(self, definition: Definition) -> bool:
+        """A source repeats itself after a restart: that is no news, unless the table had another name meanwhile."""
+        known = self._tables.get(definition.schema.table)
+        if known is None or (known.relation, known.schema) != (definition.relation, definition.schema):
+            return True
+        return any(known.since < each.since for each in self._tables.values() if each.relation == known.relation)
+
+    def _check_lock(self) -> None:
+        """Fencing: a writer that was stopped for long, and wakes after another took over, writes nothing."""
+        if self._lock is not None:
+            self._lock.check()
 
     def close(self) -> None:
         if self._lock is not None:
             self._lock.close()
 
 
-def _drop_unfinished(storage: Storage) -> dict[SegmentName, int]:
-    """Delete the segments that hold nothing but the beginning of an unfinished transaction."""
-    sizes = segment_names(storage)
-    end = max((name.committed for name in sizes if name.holds_end), default=0)
-    for name in [name for name in sizes if name.first > end]:
+def _drop_unfinished(storage: Storage) -> dict[SegmentName, SegmentFacts]:
+    """Delete the segments that hold nothing but the beginning of an unfinished transaction. Returns the others."""
+    files = storage.files(segment.SUFFIX)
+    named = {SegmentName.parse(name): SegmentFacts(*facts) for name, facts in files.items()}
+    found = {name: facts for name, facts in named.items() if name is not None}
+    end = max((name.committed for name in found if name.holds_end), default=0)
+    for name in [name for name in found if name.first > end]:
         storage.delete(str(name))
-        del sizes[name]
+        del found[name]
+    for name in _covered(sorted(found)):
+        storage.delete(str(name))
+        del found[name]
     for part in storage.sizes(".part"):
         storage.delete(part)
-    return sizes
+    return dict(sorted(found.items()))
+
+
+def _covered(names: Sequence[SegmentName]) -> list[SegmentName]:
+    """What was merged into another segment, and not deleted yet."""
+    reach, covered = 0, []
+    for name in sorted(names, key=lambda name: (name.first, -name.last)):
+        if name.committed != name.last:
+            continue
+        if name.last <= reach:
+            covered.append(name)
+        reach = max(reach, name.last)
+    return covered

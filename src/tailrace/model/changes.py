@@ -54,6 +54,11 @@ class Changes:
     def __len__(self) -> int:
         return len(self.op)
 
+    @property
+    def nbytes(self) -> int:
+        """The size of the values."""
+        return int(self.after.nbytes + self.before.nbytes)
+
     def keep(self, mask: Flags) -> Changes:
         """Only the rows where `mask` is true."""
         if mask.all():
@@ -136,7 +141,7 @@ def change_schema(schema: TableSchema) -> pa.Schema:
 
 
 def concat(pieces: list[Changes]) -> Changes:
-    """Several runs of the same schema version, in order, as one."""
+    """Several runs of the same schema version, in order, as one; in all they have less than 2 GiB of any column."""
     if len(pieces) == 1:
         return pieces[0]
     starts = np.cumsum([0, *(len(piece) for piece in pieces[:-1])])

@@ -47,6 +47,8 @@ def spans(buffer: Array, place: Array, length: Array) -> pa.BinaryArray:
     count = len(place)
     if not count:
         return pa.array([], pa.binary())
+    if count == 1 and 2 * int(length[0]) > len(buffer):
+        return _whole(buffer, int(place[0]), int(length[0]))
     even = np.arange(0, 2 * count, 2)
     if (place[1:] < place[:-1]).any():
         order = np.argsort(place, kind="stable")
@@ -60,6 +62,23 @@ def spans(buffer: Array, place: Array, length: Array) -> pa.BinaryArray:
     both = pa.Array.from_buffers(pa.binary() if is_small else pa.large_binary(), 2 * count - 1, buffers)
     taken = both.take(pa.array(even))
     return taken if is_small else taken.cast(pa.binary())
+
+
+def _whole(buffer: Array, place: int, length: int) -> pa.BinaryArray:
+    """One value that is most of the buffer, and is not copied out of it."""
+    bounds = np.array([0, length], np.int32)
+    return pa.Array.from_buffers(
+        pa.binary(), 1, [None, pa.py_buffer(bounds), pa.py_buffer(buffer).slice(place, length)]
+    )
+
+
+def data_of(array: pa.Array) -> pa.Buffer:
+    """The bytes of all values of a string or binary array, one after the other."""
+    _, offsets, data = array.buffers()
+    if data is None:
+        return pa.py_buffer(b"")
+    first, last = np.frombuffer(offsets, np.int32)[[array.offset, array.offset + len(array)]].tolist()
+    return data.slice(first, last - first)
 
 
 def numbers(digits: Array, point: int, length: Array, scale: Array | int, negative: Array) -> pa.StringArray:

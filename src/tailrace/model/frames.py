@@ -45,7 +45,7 @@ class Frames:
     """Messages `first … last` of one log, in commit order."""
 
     first: int
-    buffer: npt.NDArray[np.uint8]  # the messages, then PADDING bytes
+    buffer: npt.NDArray[np.uint8]  # the messages, then PADDING bytes; one that came alone may lack these
     bounds: Integers  # count + 1 places in the buffer
     transactions: pa.RecordBatch  # TRANSACTIONS, in order of `begin`
     definitions: tuple[Definition, ...] = ()

@@ -11,20 +11,48 @@ from tailrace.model.watermark import Watermark
 
 
 class TableState(StrEnum):
-    NEW = "new"
-    SNAPSHOT = "snapshot"
-    CATCH_UP = "catch_up"
-    LIVE = "live"
-    FAILED = "failed"
+    NEW = "new"  # to be copied
+    SNAPSHOT = "snapshot"  # its chunks are being loaded, all under one snapshot
+    RESUMED = "resumed"  # its chunks are being loaded, some under a later snapshot than others
+    CATCH_UP = "catch_up"  # copied; what changed since its watermark is being applied
+    AHEAD = "ahead"  # as CATCH_UP, but some of its rows are newer than its watermark
+    TORN = "torn"  # as CATCH_UP, but rows are missing: copied again, unless a truncate comes along
+    LIVE = "live"  # the sink's watermark is its own
+    PAUSED = "paused"  # not ours to follow at the moment: excluded, not published, or gone from the source
+    FAILED = "failed"  # it can not be decoded, copied or written
 
+
+COPYING = frozenset({TableState.SNAPSHOT, TableState.RESUMED})
+CATCHING_UP = frozenset({TableState.CATCH_UP, TableState.AHEAD, TableState.TORN})
+ASIDE = frozenset({TableState.PAUSED, TableState.FAILED})
+"""Nothing is applied to such a table and nothing is kept for it: it comes back with a new copy."""
+
+_ALWAYS = frozenset({TableState.SNAPSHOT, TableState.PAUSED, TableState.FAILED})
 
 MOVES: dict[TableState, frozenset[TableState]] = {
-    TableState.NEW: frozenset({TableState.SNAPSHOT}),
-    TableState.SNAPSHOT: frozenset({TableState.SNAPSHOT, TableState.CATCH_UP, TableState.FAILED}),
-    TableState.CATCH_UP: frozenset({TableState.CATCH_UP, TableState.LIVE, TableState.SNAPSHOT, TableState.FAILED}),
-    TableState.LIVE: frozenset({TableState.LIVE, TableState.SNAPSHOT, TableState.FAILED}),
-    TableState.FAILED: frozenset({TableState.SNAPSHOT}),
+    TableState.NEW: _ALWAYS,
+    TableState.SNAPSHOT: _ALWAYS | {TableState.RESUMED, TableState.CATCH_UP, TableState.TORN},
+    TableState.RESUMED: _ALWAYS | {TableState.RESUMED, TableState.AHEAD},
+    TableState.CATCH_UP: _ALWAYS | {TableState.CATCH_UP, TableState.LIVE},
+    TableState.AHEAD: _ALWAYS | {TableState.AHEAD, TableState.CATCH_UP},
+    TableState.TORN: _ALWAYS | {TableState.TORN, TableState.CATCH_UP},
+    TableState.LIVE: _ALWAYS | {TableState.LIVE, TableState.RESUMED},
+    TableState.PAUSED: _ALWAYS,
+    TableState.FAILED: _ALWAYS,
 }
+"""Every move there is. A table is copied again from any state; a live one is RESUMED when a part of it is to be added.
+"""
+
+
+class StoredAs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a source stores a table in, at the time of its copy: what changes without a change event shows here.
+
+    `files` are its relations (a table, or each leaf of a partitioned one), each with the number of its file; `columns`
+    changes whenever a column was altered.
+    """
+
+    files: dict[str, int]
+    columns: str
 
 
 class TableStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,9 +62,9 @@ class TableStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     While the table is LIVE the sink's watermark speaks for it. `visibility` is what the earliest of its snapshots saw,
     and `snapshot_end` the position after which no transaction is visible to any of them.
 
-    A copy `is_torn` when the table was rewritten under it: rows are missing, which is no matter if it was a truncate,
-    and a new copy if not. A copy that was resumed under a later snapshot `is_ahead`: some of its rows are newer than
-    its watermark, until its changes are past `snapshot_end`.
+    `membership` is the source's word for its being published without a break, and `stored` where its rows were when
+    they were copied: a table of which either has changed is not what it was, whatever the stream says. With
+    `is_beside` the copy is in a table beside the one that readers see, until it is live.
     """
 
     table: str
@@ -47,11 +75,30 @@ class TableStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     visibility: str = ""
     snapshot_end: str = ""
     rows: int = 0
-    is_torn: bool = False
-    is_ahead: bool = False
+    reason: str = ""
+    membership: str = ""
+    stored: StoredAs | None = None
+    is_beside: bool = False
 
     def move(self, state: TableState, **fields: object) -> TableStatus:
         """The same table in another state. Raises on a move that the life cycle does not have."""
         if state not in MOVES[self.state]:
             raise ValueError(f"{self.table} cannot move from {self.state} to {state}")
-        return msgspec.structs.replace(self, state=state, **fields)
+        reason = fields.pop("reason", "")
+        return msgspec.structs.replace(self, state=state, reason=reason, **fields)
+
+    def again(self, start: Watermark, schema: TableSchema, *, reason: str = "") -> TableStatus:
+        """To be copied anew; its changes from `start` on are kept for it. `reason` says why."""
+        return self.move(
+            TableState.SNAPSHOT,
+            watermark=start,
+            schema=schema,
+            generation=self.generation + 1,
+            visibility="",
+            snapshot_end="",
+            reason=reason,
+        )
+
+    def aside(self, state: TableState, reason: str) -> TableStatus:
+        """PAUSED or FAILED, and why."""
+        return self.move(state, reason=reason, visibility="", snapshot_end="")

@@ -10,12 +10,14 @@ step loops over rows in Python, except over the rare updates that change a key w
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tailrace.errors import SourceRefused
 from tailrace.model import shapes
 from tailrace.model.changes import Changes, Flags, Integers, Op, concat
 from tailrace.model.schema import Identity, TableSchema
@@ -64,6 +66,13 @@ def net_changes(pieces: list[Changes]) -> list[NetChanges]:
     if not len(moves):
         return [_net_of_keys(changes, truncate)]
     return _around_moves(changes, truncate, moves)
+
+
+def drained(first: list[NetChanges], rest: Iterator[NetChanges]) -> Iterator[NetChanges]:
+    """Those, then the others. A piece that was given out is not held here."""
+    while first:
+        yield first.pop(0)
+    yield from rest
 
 
 def _partial_moves(changes: Changes) -> Integers:
@@ -181,10 +190,15 @@ def _by_missing(
 def _net_of_rows(changes: Changes, truncate: bool) -> NetChanges:
     """A multiset: +1 for each row that comes, -1 for each that goes."""
     schema = changes.schema
-    comes = (changes.op == Op.INSERT) | (changes.op == Op.UPDATE)
     if schema.identity is not Identity.FULL:
-        inserts = changes.after.filter(pa.array(comes))
-        return NetChanges(schema, truncate, changes.after.slice(0, 0), inserts)
+        if (changes.op != Op.INSERT).any():
+            raise SourceRefused(
+                f"an update or a delete of {schema.table} does not say which row it is about: the table has no key",
+                hint="ALTER TABLE … REPLICA IDENTITY FULL, then copy the table again",
+                table=schema.table,
+            )
+        return NetChanges(schema, truncate, changes.after.slice(0, 0), changes.after)
+    comes = (changes.op == Op.INSERT) | (changes.op == Op.UPDATE)
     arrivals = changes.after.filter(pa.array(comes))
     rows = schema.rows([shapes.concat([a, b]) for a, b in zip(arrivals.columns, changes.before.columns, strict=True)])
     codes, count = _codes(rows)
@@ -241,6 +255,9 @@ def _select(rows: pa.RecordBatch, indexes: tuple[int, ...]) -> pa.RecordBatch:
 
 
 def _take(rows: pa.RecordBatch, indexes: Integers) -> pa.RecordBatch:
+    """Rows by their places; all of them, in order, are not copied."""
+    if len(indexes) == rows.num_rows and (np.diff(indexes, prepend=-1) == 1).all():
+        return rows
     return rows.take(pa.array(indexes))
 
 

@@ -10,6 +10,7 @@ import msgspec
 import pyarrow as pa
 
 from tailrace.model import shapes
+from tailrace.model.names import table_name
 from tailrace.model.types import ColumnType, arrow_type
 
 
@@ -46,8 +47,8 @@ class TableSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
     @property
     def table(self) -> str:
-        """The table's name as people write it and as all state is filed under: `schema.name`, unquoted."""
-        return f"{self.schema}.{self.name}"
+        """The table's name as people write it and as all state is filed under: `schema.name`."""
+        return table_name(self.schema, self.name)
 
     @cached_property
     def key_indexes(self) -> tuple[int, ...]:

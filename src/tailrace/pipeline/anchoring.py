@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tailrace.log.reader import LogReader
+from tailrace.log.segment import SegmentName
 from tailrace.model.watermark import Watermark
 
 
@@ -21,18 +22,48 @@ def offset_at(log: LogReader, source: Any, position: str) -> int:
         if source.reached(position, header.position):
             found = name.committed
             continue
-        _, frames = log.read(name)
-        ends = frames.transactions.column("end").to_numpy()
-        places = source.positions(frames.transactions.column("end_position").to_numpy())
-        for end, place in zip(ends.tolist(), places, strict=True):
-            if end and source.reached(position, place):
-                found = max(found, end)
+        ends = _ends(log, source, name)
+        found = max([found, *(end for end, place in ends.items() if source.reached(position, place))])
         break
     return found
 
 
+def is_in(log: LogReader, source: Any, mark: Watermark) -> bool:
+    """Whether `mark` is a place of this very log: its offset is kept, and is the place that it says it is.
+
+    It is not where the log, or what holds the mark, was restored from a backup: offsets were given out anew since.
+    """
+    identity = log.identity()
+    if identity is None or identity.id != mark.log_id:
+        return False
+    names = log.names()
+    for name in names:
+        if name.first == mark.offset + 1:
+            return not mark.position or log.header(name).begins_at == mark.position
+        if name.first <= mark.offset <= name.last:
+            return _ends(log, source, name).get(mark.offset) == mark.position
+    return not names and mark.offset == 0
+
+
+def begins_at(log: LogReader) -> str:
+    """The position behind which the log still has everything; empty for no log."""
+    identity = log.identity()
+    if identity is None:
+        return ""
+    names = log.names()
+    return log.header(names[0]).begins_at if names else identity.start_position
+
+
 def anchored(log: LogReader, source: Any, mark: Watermark, log_id: str) -> Watermark:
     """The same place as `mark`, in the log that has `log_id`."""
-    if mark.log_id == log_id:
+    if is_in(log, source, mark):
         return mark
-    return Watermark(log_id, offset_at(log, source, mark.position), mark.position)
+    return Watermark(log_id, offset_at(log, source, mark.position), mark.position, mark.source)
+
+
+def _ends(log: LogReader, source: Any, name: SegmentName) -> dict[int, str]:
+    """Where transactions end in a segment: positions by offset."""
+    _, frames = log.read(name)
+    ends = frames.transactions.column("end").to_numpy()
+    places = source.positions(frames.transactions.column("end_position").to_numpy())
+    return {end: place for end, place in zip(ends.tolist(), places, strict=True) if end}

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
+import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -21,17 +22,16 @@ from tailrace import config, failpoints
 from tailrace.errors import EngineLost, TailraceError
 from tailrace.log.reader import LogReader
 from tailrace.log.storage import Storage
-from tailrace.model.lifecycle import TableState, TableStatus
+from tailrace.model.lifecycle import ASIDE, CATCHING_UP, COPYING, TableState, TableStatus
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import Watermark
 from tailrace.pipeline.anchoring import anchored
-from tailrace.pipeline.evolution import Evolution, again, evolve
+from tailrace.pipeline.evolution import Evolution, evolve, failed
 from tailrace.sinks.base import Batch
 from tailrace.spark.apply import ApplyPlan, PartResult, TablePlan, stage_batch, stage_range
 from tailrace.spark.layout import LOG, SPARK
 
-LOST_TRIES = 5
-"""How often in a row work that Spark lost is begun again before the sink is given up."""
+UNSEEN_SECONDS = 0.1
 
 
 class Stopping(Exception):
@@ -45,8 +45,16 @@ class SinkPipeline:
     """
 
     def __init__(
-        self, spark: SparkSession, pipeline: config.Pipeline, name: str, source: Any, sink: Any, log_id: str
+        self,
+        spark: SparkSession,
+        pipeline: config.Pipeline,
+        name: str,
+        source: Any,
+        sink: Any,
+        log_id: str,
+        say: Callable[..., None],
     ) -> None:
+        self.say = say
         self.spark, self.pipeline, self.name = spark, pipeline, name
         self.source, self.sink, self.log_id = source, sink, log_id
         self.storage = Storage(pipeline.state).folder(LOG)
@@ -61,21 +69,23 @@ class SinkPipeline:
         self.committed_at = time.time()
         self.tables: dict[str, TableStatus] = {}
         self.watermark = Watermark(log_id, 0, "")
-        self._is_marked = False  # the sink itself holds a watermark
+        self._stored: Watermark | None = None  # as the sink itself holds it, in whatever log
         self.unknown = threading.Event()  # the log holds a table that the sink has never heard of
         self.on_commit: Callable[[], None] = lambda: None
-        self._losses = 0  # queries that Spark lost since the last commit
+        self._range = (0, 0)  # the offsets of the batch under way
         self.fetched: set[str] = set()  # tables of which rows may have been read that are newer than `snapshot_end`
 
     def load_state(self, start_position: str) -> None:
         """Read where the sink is, and find that place in the present log."""
         state = self.sink.read_state()
-        self._is_marked = state.watermark is not None
+        self._stored = state.watermark
         self.watermark = self._beginning(start_position) if state.watermark is None else self._anchor(state.watermark)
-        self.tables = {
-            name: _with_watermark(status, self._anchor(status.watermark)) for name, status in state.tables.items()
-        }
-        self.fetched = {name for name, status in self.tables.items() if status.is_ahead}  # by a run that is no more
+        self.tables = {name: self._anchored(status) for name, status in state.tables.items()}
+        self.fetched = {name for name, s in self.tables.items() if s.state is TableState.AHEAD}  # by a run of before
+
+    def _anchored(self, status: TableStatus) -> TableStatus:
+        is_follower = status.state in ASIDE or status.state is TableState.LIVE  # its own place is of no use
+        return status if is_follower else _with_watermark(status, self._anchor(status.watermark))
 
     def _beginning(self, start_position: str) -> Watermark:
         """Where a sink that has nothing begins: where the log does or, if that is gone, at its end.
@@ -83,18 +93,29 @@ class SinkPipeline:
         Either will do, because the sink's tables are copied after that.
         """
         if self.log.begin() == 0:
-            return Watermark(self.log_id, 0, start_position)
-        newest = max(name for name in self.log.names() if name.holds_end)
-        return Watermark(self.log_id, newest.committed, self.log.header(newest).position)
+            identity = self.log.identity()
+            return Watermark(self.log_id, 0, start_position, identity.source if identity else None)
+        place = self.log.place()
+        assert place is not None
+        return place
 
     def needed(self) -> Watermark:
-        """Where the sink's slowest table is: the source must keep what lies behind."""
-        slow = [t.watermark for t in list(self.tables.values()) if t.state is not TableState.LIVE]
+        """Where the sink's slowest table is: the source must keep what lies behind.
+
+        Nothing is kept for a table that is set aside: it comes back with a new copy.
+        """
+        behind = COPYING | CATCHING_UP | {TableState.NEW}
+        slow = [t.watermark for t in list(self.tables.values()) if t.state in behind]
         return min([self.watermark, *slow], key=lambda mark: mark.offset)
 
     @property
     def is_live(self) -> bool:
-        return all(status.state is TableState.LIVE for status in list(self.tables.values()))
+        """No table is on its way."""
+        return all(s.state is TableState.LIVE or s.state in ASIDE for s in list(self.tables.values()))
+
+    @property
+    def failures(self) -> list[TableStatus]:
+        return [status for status in list(self.tables.values()) if status.state is TableState.FAILED]
 
     def start(self) -> None:
         """Begin to follow the log from the sink's own watermark."""
@@ -111,6 +132,7 @@ class SinkPipeline:
             .option("path", self.pipeline.state)
             .option("startingOffset", str(self.watermark.offset))
             .option("maxRowsPerTrigger", str(self.settings.max_rows))
+            .option("maxBytesPerTrigger", str(self.settings.max_bytes))
             .option("numPartitions", str(self._parts))
             .load()
         )
@@ -145,8 +167,7 @@ class SinkPipeline:
         return self.error or self._lost(words)
 
     def _lost(self, words: str) -> EngineLost:
-        self._losses += 1
-        return lost(f"the streaming query of sink {self.name} ended: {words}", self._losses)
+        return lost(f"the streaming query of sink {self.name} ended: {words}")
 
     def catch_up_to(self, statuses: list[TableStatus], last: int, *, finish: bool) -> None:
         """Apply the changes of some tables up to offset `last` of the log; with `finish` they are live afterwards.
@@ -160,22 +181,17 @@ class SinkPipeline:
             plans = {s.table: TablePlan(s.watermark.offset, s.visibility) for s in statuses}
             plan = self._plan(plans, f"catch-up-{last}")
             results = stage_range(self.spark, plan, self.log.slices(first, last), self._parts)
-        position = results[-1].position if results else ""
-        place = Watermark(self.log_id, last, position or statuses[0].watermark.position)
-        state = TableState.LIVE if finish else TableState.CATCH_UP
+        self._range = (first, last)
+        place = _place_after(results, last, statuses[0].watermark)
         outcome = evolve(self.source, {s.table: s for s in statuses}, results)
         truncated = {table for result in results for table in result.truncated}
         for status in statuses:
             if status.table not in outcome.held:
                 now = outcome.tables[status.table]
                 reached = max(place, status.watermark, key=lambda mark: mark.offset)
-                is_torn = status.is_torn and status.table not in truncated
-                outcome.tables[status.table] = (
-                    again(now, reached, now.schema)
-                    if finish and is_torn
-                    else now.move(state, watermark=reached, is_torn=is_torn)
-                )
-        mark = self.watermark if finish and not self._is_marked else None
+                is_whole = status.state is not TableState.TORN or status.table in truncated
+                outcome.tables[status.table] = _stepped(now, reached, is_whole=is_whole, finish=finish)
+        mark = self.watermark if finish and self._stored is None else None
         self.applied += self._commit(results, outcome, mark)
         failpoints.reached("catch-up-step-committed")
 
@@ -194,7 +210,7 @@ class SinkPipeline:
             if self.is_stopping:
                 raise Stopping
             try:
-                self._apply(frame, number)
+                self.isolated(lambda: self._apply(frame, number))
             except TailraceError as error:
                 self.error = error
                 raise
@@ -203,42 +219,118 @@ class SinkPipeline:
                 raise
         self.on_commit()
 
+    def isolated(self, work: Callable[[], None]) -> None:
+        """Do something for many tables; one that the sink refuses is set aside, and it is done for the others.
+
+        Nothing of what was tried is left behind by a refusal.
+        """
+        while True:
+            try:
+                return work()
+            except TailraceError as error:
+                if not self.is_tables_own(error):
+                    raise
+                self.became(failed(self.tables[str(error.table)], error))
+
+    def is_tables_own(self, error: TailraceError) -> bool:
+        """Whether an error stops its table only."""
+        isolates = self.settings.on_table_error is config.OnTableError.ISOLATE
+        known = self.tables.get(error.table or "")
+        return isolates and not error.retry and known is not None and known.state not in ASIDE
+
+    def became(self, status: TableStatus, rows: int | None = None) -> None:
+        """Make a table's new state durable, and say it."""
+        self.write(status)
+        self.say_table(status, rows)
+
+    def write(self, *statuses: TableStatus) -> None:
+        """Make statuses durable; what the sink has of the tables stays as it is."""
+        with self.lock:
+            self.sink.commit(Batch(tables=statuses), self._fetch)
+            for status in statuses:
+                self.tables[status.table] = status
+
+    def say_table(self, status: TableStatus, rows: int | None = None) -> None:
+        is_waiting = status.state is TableState.SNAPSHOT and not status.visibility
+        state = "is copied again" if is_waiting else str(status.state)
+        reason = {"reason": status.reason} if status.reason else {}
+        self.say("table", table=status.table, sink=self.name, state=state, rows=rows, **reason)
+
     def _apply(self, frame: DataFrame, number: int) -> None:
         live = {t: TablePlan() for t, s in self.tables.items() if s.state is TableState.LIVE}
         results = sorted(stage_batch(frame, self._plan(live, f"batch-{number}")), key=lambda r: r.part)
         if not results:  # Spark begins with a batch whether or not there is anything new
             return
         failpoints.reached("batch-staged")
-        position = next((r.position for r in reversed(results) if r.position), self.watermark.position)
-        mark = Watermark(self.log_id, results[-1].last, position)
+        self._range = (self.watermark.offset, results[-1].last)
+        mark = _place_after(results, results[-1].last, self.watermark)
         outcome = evolve(self.source, {t: self.tables[t] for t in live}, results, self.watermark)
+        self._refuse_failures(results)
+        before = {t: self.tables[t].state for t in live}
         self.applied += self._commit(results, outcome, mark)
         self.watermark = mark
         self.last_commit_us = max((r.time_us for r in results), default=self.last_commit_us)
         self.committed_at = time.time()
-        self._losses = 0
+        for table in (t for t, state in before.items() if self.tables[t].state is not state):
+            self.say_table(self.tables[table])
         if any(table not in self.tables for result in results for table in result.seen):
             self.unknown.set()
+
+    def _refuse_failures(self, results: list[PartResult]) -> None:
+        """Where a table's trouble is to stop the sink, it does."""
+        if self.settings.on_table_error is config.OnTableError.STOP:
+            for error in (error for result in results for error in result.failed.values()):
+                raise error
 
     def _commit(self, results: list[PartResult], outcome: Evolution, mark: Watermark | None) -> int:
         parts = tuple(outcome.keep(r.staged) for r in results if r.staged is not None)
         changed = tuple(s for t, s in outcome.tables.items() if s != self.tables.get(t))
         with self.lock:
-            touched = self.sink.commit(Batch(parts, mark, changed), self._fetch)
-            self._is_marked |= mark is not None
+            touched = self.sink.commit(Batch(parts, mark, changed, self._stored), self._fetch)
+            self._stored = mark or self._stored
             for status in changed:
                 self.tables[status.table] = status
         return int(touched)
 
     def _fetch(self, schema: TableSchema, keys: Any) -> Any:
+        """Rows as the source has them, once it shows what the batch tells of them.
+
+        A commit that waits for a synchronous standby is streamed before anybody sees it.
+        """
         self.fetched.add(schema.table)
+        while self._has_unseen():
+            if self.is_stopping:
+                raise Stopping
+            time.sleep(UNSEEN_SECONDS)
         return self.source.read_rows(schema, keys)
 
+    def _has_unseen(self) -> bool:
+        """Whether a transaction of the batch under way is not yet to be seen at the source."""
+        running = self.source.running()
+        return bool(len(running)) and bool(np.isin(running, self.log.transactions(*self._range)).any())
 
-def lost(what: str, times: int) -> EngineLost:
+
+def _place_after(results: list[PartResult], last: int, before: Watermark) -> Watermark:
+    """The place at offset `last`, by the last transaction end in `results`, or that of `before` if they hold none."""
+    ending = next((r for r in reversed(results) if r.position), None)
+    if ending is None:
+        return Watermark(before.log_id, last, before.position, before.source)
+    return Watermark(before.log_id, last, ending.position, ending.source)
+
+
+def _stepped(status: TableStatus, place: Watermark, *, is_whole: bool, finish: bool) -> TableStatus:
+    """A table after a step of its catch-up. One whose copy is torn, and that was not truncated, begins again."""
+    if finish and not is_whole:
+        return status.again(place, status.schema, reason="it was rewritten while it was copied")
+    if is_whole and status.state is TableState.TORN:
+        status = status.move(TableState.CATCH_UP)
+    return status.move(TableState.LIVE if finish else status.state, watermark=place)
+
+
+def lost(what: str) -> EngineLost:
     """Spark's JVM lives, and lost a worker of its own: on a busy machine it may not have come up in time."""
     error = EngineLost(what)
-    error.retry = times <= LOST_TRIES
+    error.retry = True
     return error
 
 

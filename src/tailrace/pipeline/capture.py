@@ -16,9 +16,13 @@ import msgspec
 
 from tailrace import config, failpoints, registry
 from tailrace.errors import SourceUnavailable, StateError, TailraceError
+from tailrace.log import lease
+from tailrace.log.readers import Readers
+from tailrace.log.retention import Retention
 from tailrace.log.storage import Storage
 from tailrace.log.writer import LogWriter
-from tailrace.spark.layout import LOG
+from tailrace.model.watermark import SourceIdentity
+from tailrace.spark.layout import LOG, READERS
 
 LOCK_SECONDS = 15.0
 POLL_SECONDS = 0.05
@@ -27,10 +31,11 @@ CROWDED = 200  # segments; beyond, each one more makes the next a millisecond la
 
 
 class Order(msgspec.Struct, frozen=True):
-    """How to start: `start_position` is used if there is no log yet."""
+    """How to start: a new log begins at `start_position` of `source`."""
 
     pipeline: config.Pipeline
     start_position: str
+    source: SourceIdentity
 
 
 class Acknowledge(msgspec.Struct, frozen=True):
@@ -48,6 +53,8 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
     log_bytes: int
     changes: int
     is_full: bool
+    full_seconds: int = 0  # how long it has been full without a break
+    held_by: str | None = None  # the reader that the log waits for, if it is not a sink
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -57,7 +64,13 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     retry: bool
 
 
-Event = Progress | Failed
+class Remark(msgspec.Struct, frozen=True, tag="remark"):
+    """Something about the stream that an operator should know."""
+
+    message: str
+
+
+Event = Progress | Failed | Remark
 
 
 class Control:
@@ -98,14 +111,16 @@ class Pump:
     """
 
     def __init__(self, source: Any, log: LogWriter, pipeline: config.Pipeline, control: Control) -> None:
-        self.capture = source.capture(log.position, log.next_offset)
+        self.capture = source.capture(log.position, log.next_offset, log.definitions(), log.source)
+        log.source = self.capture.identity
         self.log = log
         self.settings = pipeline.log
+        readers = Readers(Storage(pipeline.state).folder(READERS))
+        self.retention = Retention(log, readers, pipeline.log)
         self.acknowledges_log = pipeline.source.acknowledge is config.Acknowledge.LOG
         self.control = control
         self.changes = 0
-        self._heard_offset = 0
-        self._flushed_at = time.monotonic()
+        self._flushed_at = self._free_at = time.monotonic()
         self._reported_at = 0.0
         self._reported: Progress | None = None
 
@@ -117,35 +132,43 @@ class Pump:
                 self.capture.poll(POLL_SECONDS, self.control)
                 self._flush_if_due()
             self._hear()
+            self.retention.apply()
             self._report()
+            for remark in self.capture.remarks():
+                say(Remark(remark))
 
     @property
     def is_full(self) -> bool:
-        """True while waiting helps: a transaction larger than the log may be must come in whole before it can go."""
-        return self.log.size >= self.settings.max_bytes and self.log.end > self._heard_offset
+        return self.retention.is_full
 
     def _flush_if_due(self) -> None:
         age = time.monotonic() - self._flushed_at
-        crowd = max(self.log.count - CROWDED, 0) / 1000
+        crowd = max(self.retention.crowd - CROWDED, 0) / 1000
         is_large = self.capture.pending_bytes >= self.settings.segment_bytes
         if not is_large and age < self.settings.flush_interval_ms / 1000 + crowd:
             return
         self._flushed_at = time.monotonic()
+        while self._flush() and self.capture.pending_bytes:
+            pass
+
+    def _flush(self) -> bool:
+        """Append one segment; false if nothing was pending."""
         taken = self.capture.take()
         if taken is None:
-            return
+            return False
         frames, position = taken
+        self.log.source = self.capture.identity
         self.log.append(frames, position)
         self.changes += sum(frames.tables.values())
         if self.acknowledges_log:
             self._acknowledge(position)
+        return True
 
     def _hear(self) -> None:
         heard = self.control.acknowledgement()
         if heard is None:
             return
-        self._heard_offset = heard.offset
-        self.log.forget(heard.offset)
+        self.retention.sinks_have(heard.offset)
         if not self.acknowledges_log:
             self._acknowledge(heard.position)
 
@@ -156,7 +179,9 @@ class Pump:
 
     def _report(self) -> None:
         now = time.monotonic()
-        progress = Progress(self.capture.received, self.log.end, self.log.size, self.changes, self.is_full)
+        self._free_at = self._free_at if self.is_full else now
+        full = (self.is_full, int(now - self._free_at), self.retention.held_by)
+        progress = Progress(self.capture.received, self.log.end, self.log.size, self.changes, *full)
         is_news = self._reported is None or progress.end != self._reported.end
         if progress != self._reported and (is_news or now - self._reported_at >= REPORT_SECONDS):
             self._reported, self._reported_at = progress, now
@@ -167,13 +192,13 @@ def say(event: Event) -> None:
     os.write(sys.stdout.fileno(), msgspec.json.encode(event) + b"\n")
 
 
-def open_log(pipeline: config.Pipeline, source: Any, start_position: str) -> LogWriter:
+def open_log(order: Order) -> LogWriter:
     """The pipeline's log, waiting a little for a predecessor that is about to die."""
-    storage = Storage(pipeline.state).folder(LOG)
-    deadline = time.monotonic() + LOCK_SECONDS
+    storage = Storage(order.pipeline.state).folder(LOG)
+    deadline = time.monotonic() + LOCK_SECONDS + (0 if storage.is_local else lease.DEAD_SECONDS)
     while True:
         try:
-            return LogWriter.open(storage) or LogWriter.create(storage, source.name, start_position)
+            return LogWriter.open(storage) or LogWriter.create(storage, order.source, order.start_position)
         except StateError as error:
             if "another tailrace process" not in str(error) or time.monotonic() > deadline:
                 raise
@@ -185,7 +210,7 @@ def main() -> int:
     order = msgspec.json.decode(control.first_line(), type=Order)
     try:
         source = registry.source_class(order.pipeline.source.url)(order.pipeline)
-        log = open_log(order.pipeline, source, order.start_position)
+        log = open_log(order)
         Pump(source, log, order.pipeline, control).run()
     except TailraceError as error:
         say(Failed(type(error).__name__, str(error), error.hint, error.retry))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
 from typing import Any
 
 from tailrace import config, registry
@@ -13,7 +11,7 @@ from tailrace.log.storage import Storage
 def drop(pipeline: config.Pipeline) -> list[str]:
     """Remove slot, publication, the sinks' notes and the state directory; says what was removed."""
     storage = Storage(pipeline.state)
-    lock = storage.lock("run.lock") if Path(pipeline.state).is_dir() else None
+    lock = storage.lock("run.lock") if storage.exists() else None
     try:
         source: Any = registry.source_class(pipeline.source.url)(pipeline)
         dropped: list[str] = source.drop()
@@ -25,7 +23,7 @@ def drop(pipeline: config.Pipeline) -> list[str]:
     finally:
         if lock is not None:
             lock.close()
-    if Path(pipeline.state).is_dir():
-        shutil.rmtree(pipeline.state)
-        dropped.append(f"state directory {pipeline.state}")
+    if storage.exists():
+        storage.remove()
+        dropped.append(f"state directory {config.redact(pipeline.state)}")
     return dropped

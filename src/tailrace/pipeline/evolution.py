@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from tailrace.model.lifecycle import TableState, TableStatus
+from tailrace.errors import TailraceError
+from tailrace.model.lifecycle import ASIDE, TableState, TableStatus
 from tailrace.model.schema import Column, TableSchema
 from tailrace.model.types import ColumnType
 from tailrace.model.watermark import Watermark
@@ -37,35 +38,35 @@ def evolve(
     """What the versions staged in `results` mean for `tables`. `before` is the sink's place before the batch."""
     moved, held = dict(tables), set()
     for name, status in tables.items():
-        versions = [version for result in results for version in result.schemas.get(name, [])]
-        for version in versions:
-            if version == moved[name].schema:
-                continue
-            if not is_in_place(source, moved[name].schema, version):
-                start = status.watermark if before is None else before
-                moved[name] = again(status, start, version)
-                held.add(name)
-                break
-            moved[name] = msgspec.structs.replace(moved[name], schema=_adopted(moved[name].schema, version))
+        failures = [result.failed[name] for result in results if name in result.failed]
+        now = failed(status, failures[0]) if failures else _evolved(source, status, results, before)
+        moved[name] = now
+        if now.state in ASIDE or now.generation != status.generation:
+            held.add(name)
     return Evolution(moved, frozenset(held))
 
 
-def again(status: TableStatus, start: Watermark, schema: TableSchema) -> TableStatus:
-    """The table must be copied anew; its changes from `start` on are kept for it."""
-    return msgspec.structs.replace(
-        status,
-        state=TableState.SNAPSHOT,
-        watermark=start,
-        schema=schema,
-        generation=status.generation + 1,
-        visibility="",
-        snapshot_end="",
-        is_torn=False,
-        is_ahead=False,
-    )
+def failed(status: TableStatus, error: TailraceError) -> TableStatus:
+    """The table is set aside with what went wrong; a copy of it begins anew."""
+    return status.aside(TableState.FAILED, f"{error}; {error.hint}" if error.hint else str(error))
 
 
-def is_in_place(source: Any, old: TableSchema, new: TableSchema) -> bool:
+def _evolved(source: Any, status: TableStatus, results: list[PartResult], before: Watermark | None) -> TableStatus:
+    """The table after all versions that were staged, or on its way to a new copy because of one of them."""
+    now = status
+    for version in (version for result in results for version in result.schemas.get(status.table, [])):
+        if version == now.schema:
+            continue
+        if not is_in_place(source, now, version):
+            start = status.watermark if before is None else before
+            return status.again(start, version, reason="its columns changed")
+        now = msgspec.structs.replace(now, schema=_adopted(now.schema, version))
+    return now
+
+
+def is_in_place(source: Any, status: TableStatus, new: TableSchema) -> bool:
+    """Whether the rows that the sink has are right under the new columns, with NULL in those that were added."""
+    old = status.schema
     if old.key != new.key or old.relation != new.relation:
         return False
     known = {column.name: column for column in old.columns}
@@ -76,7 +77,7 @@ def is_in_place(source: Any, old: TableSchema, new: TableSchema) -> bool:
     dropped = len(kept) < len(old.columns)
     if added and dropped:  # a rename looks like this
         return False
-    return not added or bool(source.adds_only_nulls(new, added))
+    return not added or bool(source.adds_only_nulls(new, added, status.stored))
 
 
 def is_behind(old: TableSchema, present: TableSchema) -> bool:
@@ -96,8 +97,12 @@ def has_renamed_labels(old: TableSchema, present: TableSchema) -> bool:
 
 
 def _same(one: Column, other: Column) -> bool:
-    """The very column, of the same type. Enum labels may come: they are text in every sink."""
-    return one.number == other.number and _without_labels(one.type) == _without_labels(other.type)
+    """The very column, of the same type. Enum labels may come: they are text in every sink.
+
+    A number is 0 where a column was gone from the catalog before its description was read.
+    """
+    is_known = one.number and other.number
+    return (not is_known or one.number == other.number) and _without_labels(one.type) == _without_labels(other.type)
 
 
 def _without_labels(type_: ColumnType) -> ColumnType:

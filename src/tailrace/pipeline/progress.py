@@ -49,12 +49,13 @@ def _sentence(event: str, facts: dict[str, Any]) -> str:
             return _progress(facts)
         case "table":
             extra = f", {facts['rows']:,} rows" if facts.get("rows") is not None else ""
-            return f"[bold]{escape(facts['table'])}[/] → {facts['sink']}: {facts['state']}{extra}"
+            reason = f" ({escape(facts['reason'])})" if facts.get("reason") else ""
+            return f"[bold]{escape(facts['table'])}[/] → {facts['sink']}: {facts['state']}{extra}{reason}"
         case "capture-restart" | "source-retry" | "sink-retry":
             return f"[yellow]{escape(facts['message'])}; trying again in {facts['retry_seconds']:g} s[/]"
         case "sink-failed":
             return f"[red]sink {facts['sink']} is given up: {escape(facts['message'])}; the other sinks go on[/]"
-        case "sink-abandoned":
+        case "capture" | "sink-abandoned" | "log-full":
             return f"[yellow]{escape(facts['message'])}[/]"
         case _:
             told = ", ".join(f"{key} {_words(value)}" for key, value in facts.items())
@@ -70,5 +71,6 @@ def _progress(facts: dict[str, Any]) -> str:
     for name, sink in facts["sinks"].items():
         lag = {None: "behind", 0.0: "current"}.get(sink["lag_seconds"]) or f"{sink['lag_seconds']:.1f} s behind"
         waiting = f", {sink['not_live']} tables not live yet" if sink["not_live"] else ""
+        waiting += f", {sink['aside']} set aside (see `tailrace status`)" if sink["aside"] else ""
         parts.append(f"{name}: {sink['applied']:,} applied, {sink['copied']:,} copied, {lag}{waiting}")
     return "  ".join(parts)

@@ -7,6 +7,7 @@ import shutil
 import signal
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -16,11 +17,22 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from tailrace import config, registry
-from tailrace.errors import PositionLost, SinkUnavailable, SourceUnavailable, TailraceError
+from tailrace.errors import (
+    PositionLost,
+    SinkRejected,
+    SinkUnavailable,
+    SourceUnavailable,
+    StateError,
+    TailraceError,
+)
 from tailrace.log.reader import LogReader
 from tailrace.log.storage import Storage
+from tailrace.model.lifecycle import ASIDE, CATCHING_UP, COPYING
+from tailrace.model.watermark import SourceIdentity, Watermark
 from tailrace.pipeline import preflight
+from tailrace.pipeline.anchoring import begins_at, is_in
 from tailrace.pipeline.applying import SinkPipeline
+from tailrace.pipeline.capture import Order
 from tailrace.pipeline.progress import Reporter
 from tailrace.pipeline.supervisor import CaptureSupervisor
 from tailrace.pipeline.tables import TableKeeper
@@ -49,6 +61,7 @@ class Runner:
         self.source: Any = registry.source_class(pipeline.source.url)(pipeline)
         self.sinks = {name: registry.make_sink(pipeline, name) for name in pipeline.sinks}
         self.storage = Storage(pipeline.state)
+        self._run = uuid.uuid4().hex
         self._stopping = threading.Event()
         self._followers: list[SinkPipeline] = []
         self._keepers: list[TableKeeper] = []
@@ -72,17 +85,19 @@ class Runner:
         try:
             self._patiently(lambda: preflight.raise_if_failing(preflight.check_without_sinks(self.pipeline)))
             self._check_sinks(must_answer=until_current)
+            identity = self._patiently(self._check_identity)
             start = self._patiently(self.source.prepare)
             self._log_start = self._check_positions(start)
             if until_current:
                 self._target = self.source.current_position()
-            capture = CaptureSupervisor(self.pipeline, start, self.reporter.say)
+            capture = CaptureSupervisor(Order(self.pipeline, start, identity), self.reporter.say)
             capture.start()
             spark = self._open_spark()
             self._start_sinks(spark, capture)
             self._loop(spark, capture, start)
             for error in self._given_up.values():
                 raise error
+            self._refuse_failures()
             return 0
         except _Stopped:
             return 0
@@ -122,26 +137,59 @@ class Runner:
         self.reporter.say("sink-retry", sink=name, message=str(error), retry_seconds=ABSENT_SECONDS)
         self._absent[name] = time.monotonic() + ABSENT_SECONDS
 
-    def _check_positions(self, confirmed: str) -> str:
-        """Refuse to go on where the source has forgotten what the log or a sink needs. Returns where the log starts."""
-        log = LogReader(self.storage.folder(LOG))
-        identity = log.identity()
-        self._is_log_new = identity is None
-        if identity is not None:
-            names = [name for name in log.names() if name.committed >= name.first]
-            reached = log.header(names[-1]).position if names else identity.start_position
-            self._refuse_gap("the change log", reached, confirmed)
-            return identity.start_position
+    def _check_identity(self) -> SourceIdentity:
+        """Whom the source is, if the log and the sinks were read from it; before anything is made there."""
+        log = LogReader(self.storage.folder(LOG)).place()
+        marks = [log] if log is not None else []
         for name in self.sinks.keys() - self._absent.keys():
+            marks += self._marks(name)
+        for known, position in {(mark.source, mark.position) for mark in marks if mark.source is not None}:
+            self.source.check_same(known, position)
+        identity: SourceIdentity = self.source.identify()
+        return identity
+
+    def _marks(self, name: str) -> list[Watermark]:
+        """The places of a sink, and of those of its tables that are on their way, that have to be found in the log."""
+        state = self.sinks[name].read_state()
+        on_their_way = [s.watermark for s in state.tables.values() if s.state in COPYING | CATCHING_UP]
+        marks = [*on_their_way, *([state.watermark] if state.watermark is not None else [])]
+        return [mark for mark in marks if mark.position]
+
+    def _check_positions(self, confirmed: str) -> str:
+        """Refuse to go on where something is gone that the log or a sink needs. Returns where the log starts."""
+        log = LogReader(self.storage.folder(LOG))
+        identity, place = log.identity(), log.place()
+        self._is_log_new = identity is None
+        present = [name for name in self.sinks if name not in self._absent]
+        if place is not None and not self.source.reached(place.position, confirmed):
+            self._refuse_old_log(place.position, confirmed, present)
+        for name in present:
             self._check_position(name, confirmed)
-        return confirmed
+        return confirmed if identity is None else identity.start_position
+
+    def _refuse_old_log(self, reached: str, confirmed: str, sinks: list[str]) -> None:
+        """The slot is past the log: either the state directory is an old one, or changes are gone."""
+        marks = [mark for name in sinks for mark in self._marks(name)]
+        if all(self.source.reached(mark.position, confirmed) for mark in marks):
+            raise StateError(
+                f"the change log in {self.pipeline.state} ends at {reached}, and the sinks are past that: the state"
+                " directory was restored from a backup, or is not the one that was used last",
+                hint=f"delete {self.pipeline.state} and run again: the sinks know where they are",
+            )
+        self._refuse_gap("the change log", reached, confirmed)
 
     def _check_position(self, name: str, confirmed: str) -> None:
-        state = self.sinks[name].read_state()
-        marks = [status.watermark for status in state.tables.values() if status.state != "live"]
-        marks += [state.watermark] if state.watermark is not None else []
-        for mark in marks:
-            self._refuse_gap(f"sink {name}", mark.position, confirmed)
+        """A sink's places are in the log, or will be: the log goes on from `confirmed` at the latest."""
+        log = LogReader(self.storage.folder(LOG))
+        begin = begins_at(log) or confirmed
+        for mark in self._marks(name):
+            if not is_in(log, self.source, mark) and not self.source.reached(mark.position, begin):
+                raise PositionLost(
+                    f"sink {name} has the changes up to {mark.position}, and the change log begins at {begin}: was the"
+                    " sink restored from a backup?"
+                )
+            if self._is_log_new:
+                self._refuse_gap(f"sink {name}", mark.position, confirmed)
 
     def _refuse_gap(self, who: str, has: str, confirmed: str) -> None:
         if has and not self.source.reached(has, confirmed):
@@ -149,6 +197,12 @@ class Runner:
                 f"{who} has the changes up to {has}, but replication slot {self.pipeline.slot_name} begins at"
                 f" {confirmed}: what lies between is gone"
             )
+
+    def _refuse_failures(self) -> None:
+        """A run that is to end when all is current does not end well while a table is not."""
+        for follower in self._followers if self._target is not None else []:
+            for status in follower.failures:
+                raise SinkRejected(f"{status.table} failed in sink {follower.name}: {status.reason}")
 
     def _open_spark(self) -> SparkSession:
         is_ours = SparkSession.getActiveSession() is None
@@ -172,12 +226,13 @@ class Runner:
 
     def _add_sink(self, spark: SparkSession, capture: CaptureSupervisor, name: str, log_id: str) -> None:
         sink = self.sinks[name]
-        follower = SinkPipeline(spark, self.pipeline, name, self.source, sink, log_id)
+        follower = SinkPipeline(spark, self.pipeline, name, self.source, sink, log_id, self.reporter.say)
+        self._patiently(lambda: sink.claim(self._run))
         sink.clean()
         follower.load_state(self._log_start)
         follower.on_commit = lambda: self._acknowledge(capture)
         self._followers.append(follower)
-        self._keepers.append(TableKeeper(follower, self.reporter.say))
+        self._keepers.append(TableKeeper(follower))
 
     def _say_running(self, followers: list[SinkPipeline]) -> None:
         tables = sum(len(follower.tables) for follower in followers)
@@ -203,8 +258,10 @@ class Runner:
         """False while the log is not yet as far as the sink."""
         log_id = self._followers[0].log_id
         self._check_sink(name)
-        if self._is_log_new:
-            self._check_position(name, confirmed)
+        for mark in self._marks(name):
+            if mark.source is not None:
+                self.source.check_same(mark.source, mark.position)
+        self._check_position(name, confirmed)
         if not self._has_reached(capture, self.sinks[name], log_id):
             return False
         self._add_sink(spark, capture, name, log_id)
@@ -220,9 +277,8 @@ class Runner:
 
     def _has_reached(self, capture: CaptureSupervisor, sink: Any, log_id: str) -> bool:
         """True once a rebuilt log has come as far as the sink was: only then can its place be found again."""
-        state = sink.read_state()
-        marks = [status.watermark for status in state.tables.values()] + [state.watermark]
-        foreign = [mark.position for mark in marks if mark is not None and mark.log_id != log_id]
+        log = LogReader(self.storage.folder(LOG))
+        foreign = [mark.position for mark in self._marks(sink.name) if not is_in(log, self.source, mark)]
         progress = capture.progress
         return not foreign or (
             progress is not None and all(self.source.reached(progress.received, position) for position in foreign)
@@ -342,7 +398,8 @@ class Runner:
                 "applied": follower.applied,
                 "copied": sum(status.rows for status in statuses),
                 "lag_seconds": _lag_seconds(follower) if behind else 0.0,
-                "not_live": sum(status.state != "live" for status in statuses),
+                "not_live": sum(status.state != "live" and status.state not in ASIDE for status in statuses),
+                "aside": sum(status.state in ASIDE for status in statuses),
             }
         self.reporter.tick(changes=progress.changes, sinks=sinks)
 

@@ -8,24 +8,18 @@ from __future__ import annotations
 
 import time
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tailrace import config, registry
-from tailrace.errors import SourceError
+from tailrace.errors import OffsetGone, SourceError
 from tailrace.log.reader import LogReader
 from tailrace.log.storage import Storage
-from tailrace.model.lifecycle import TableState, TableStatus
+from tailrace.model.lifecycle import ASIDE, COPYING, TableState, TableStatus
 from tailrace.model.watermark import Watermark
 from tailrace.sinks.base import ChunkMark, Sink, SinkState
 from tailrace.spark.layout import LOG
-
-try:
-    import fcntl
-except ImportError:  # pragma: no cover - Windows has no advisory locks of this kind
-    fcntl = None  # type: ignore[assignment]
 
 RUN_LOCK = "run.lock"
 COUNT_SECONDS = 0.5  # a table
@@ -34,7 +28,7 @@ COUNT_SECONDS = 0.5  # a table
 class RunState(StrEnum):
     RUNNING = "running"
     STOPPED = "stopped"
-    UNKNOWN = "unknown"  # an object store has no locks to look at
+    UNKNOWN = "unknown"  # we may not look at its lock
 
 
 class TableLine(msgspec.Struct, frozen=True):
@@ -43,6 +37,7 @@ class TableLine(msgspec.Struct, frozen=True):
     `rows` were counted just now; None if that would take long. `copied` are those that the snapshot has loaded.
     `offset` and `position` are the table's watermark. `lag_seconds` is the age of the oldest captured commit that the
     table lacks, 0 when it has all; None without a run that captures, or a log that the watermark belongs to.
+    `reason` says why the table is not live, where there is something to say.
     `behind_bytes` is the source's log between `position` and its present end, also where that holds nothing for us.
     """
 
@@ -59,6 +54,7 @@ class TableLine(msgspec.Struct, frozen=True):
     lag_seconds: float | None
     behind_bytes: int | None
     source_error: str | None
+    reason: str = ""
 
 
 def read(pipeline: config.Pipeline) -> list[TableLine]:
@@ -96,20 +92,9 @@ class _Surroundings:
 
 
 def run_state(state: str) -> RunState:
-    """Whether a run holds the lock. Asks for a shared one for an instant, and never makes the file."""
-    storage = Storage(state)
-    if not storage.is_local or fcntl is None:
-        return RunState.UNKNOWN
-    try:
-        with open(Path(storage.path) / RUN_LOCK) as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return RunState.STOPPED
-    except BlockingIOError:
-        return RunState.RUNNING
-    except OSError:
-        return RunState.UNKNOWN
-    return RunState.STOPPED
+    """Whether a run holds the lock."""
+    is_locked = Storage(state).is_locked(RUN_LOCK)
+    return {True: RunState.RUNNING, False: RunState.STOPPED, None: RunState.UNKNOWN}[is_locked]
 
 
 def _sink_lines(pipeline: config.Pipeline, name: str, around: _Surroundings) -> list[TableLine]:
@@ -125,7 +110,7 @@ def _line(name: str, sink: Sink, status: TableStatus, state: SinkState, around: 
     is_live = status.state is TableState.LIVE
     mark = state.watermark if is_live and state.watermark is not None else status.watermark
     chunks = [chunk for chunk in state.chunks.get(status.table, []) if chunk.generation == status.generation]
-    is_copying = status.state is TableState.SNAPSHOT
+    is_copying = status.state in COPYING
     return TableLine(
         sink=name,
         table=status.table,
@@ -137,9 +122,10 @@ def _line(name: str, sink: Sink, status: TableStatus, state: SinkState, around: 
         offset=mark.offset,
         position=mark.position,
         run=around.run,
-        lag_seconds=None if is_copying else around.lag_seconds(mark),
+        lag_seconds=None if is_copying or status.state in ASIDE else around.lag_seconds(mark),
         behind_bytes=around.behind_bytes(mark),
         source_error=around.source_error,
+        reason=status.reason,
     )
 
 
@@ -154,6 +140,6 @@ def _oldest_commit_after(log: LogReader, offset: int) -> int | None:
             continue
         try:
             return log.header(name).first_time_us
-        except FileNotFoundError:  # every sink has it by now, and retention took it away
+        except OffsetGone:  # every sink has it by now, and retention took it away
             continue
     return None

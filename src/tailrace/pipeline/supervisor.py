@@ -11,20 +11,22 @@ from contextlib import suppress
 
 import msgspec
 
-from tailrace import config, errors
+from tailrace import errors
 from tailrace.errors import SourceUnavailable, TailraceError
-from tailrace.pipeline.capture import Acknowledge, Event, Failed, Order, Progress
+from tailrace.pipeline.capture import Acknowledge, Event, Failed, Order, Progress, Remark
 
 FIRST_BACKOFF_SECONDS = 0.5
 LONGEST_BACKOFF_SECONDS = 30.0
 STOP_SECONDS = 10.0
+FULL_SECONDS = 5
+AGAIN_SECONDS = 60.0
 
 
 class CaptureSupervisor:
     """Runs in a thread of the driver. `progress` is the latest word of the capture process."""
 
-    def __init__(self, pipeline: config.Pipeline, start_position: str, say: Callable[..., None]) -> None:
-        self._order = Order(pipeline, start_position)
+    def __init__(self, order: Order, say: Callable[..., None]) -> None:
+        self._order = order
         self._say = say
         self._process: subprocess.Popen[bytes] | None = None
         self._stopping = threading.Event()
@@ -32,6 +34,7 @@ class CaptureSupervisor:
         self._lock = threading.Lock()
         self.progress: Progress | None = None
         self.error: TailraceError | None = None
+        self._told_full_at = float("-inf")
         self._thread = threading.Thread(target=self._run, name="capture supervisor", daemon=True)
 
     def start(self) -> None:
@@ -93,10 +96,20 @@ class CaptureSupervisor:
             event: Event = msgspec.json.decode(line, type=Event)
             if isinstance(event, Failed):
                 failure = _as_error(event)
+            elif isinstance(event, Remark):
+                self._say("capture", message=event.message)
             else:
                 self.progress = event
+                self._tell_if_full(event)
         code = process.wait()
         return failure or SourceUnavailable(f"the capture process died ({_how(code)})")
+
+    def _tell_if_full(self, progress: Progress) -> None:
+        """Once a minute while it lasts: nothing is captured meanwhile, and the source must keep what comes."""
+        now = time.monotonic()
+        if progress.full_seconds >= FULL_SECONDS and now - self._told_full_at >= AGAIN_SECONDS:
+            self._told_full_at = now
+            self._say("log-full", message=_full(progress.held_by), reader=progress.held_by)
 
     def _send(self, line: bytes) -> None:
         process = self._process
@@ -114,6 +127,15 @@ def _as_error(event: Failed) -> TailraceError:
     error = kind(event.message, hint=event.hint)
     error.retry = event.retry
     return error
+
+
+def _full(reader: str | None) -> str:
+    if reader is None:
+        return "the change log is full: capture waits for the slowest sink"
+    return (
+        f"the change log is full: capture waits for the reader {reader}; if it will not come back,"
+        f" `tailrace readers drop {reader}` lets it go"
+    )
 
 
 def _how(code: int) -> str:

@@ -4,206 +4,255 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterable
 
 import msgspec
 
 from tailrace import failpoints
 from tailrace.errors import SourceError, TailraceError
-from tailrace.model.lifecycle import TableState, TableStatus
-from tailrace.model.schema import TableSchema
+from tailrace.model.lifecycle import ASIDE, CATCHING_UP, TableState, TableStatus
+from tailrace.model.watermark import Watermark
+from tailrace.pipeline import requests
 from tailrace.pipeline.applying import SinkPipeline, lost, said_by
-from tailrace.pipeline.evolution import again, has_renamed_labels, is_behind, is_in_place
-from tailrace.sinks.base import Batch, ChunkMark
-from tailrace.sources.base import ExportedSnapshot
-from tailrace.spark.snapshot import ChunkWork, load_chunks
+from tailrace.pipeline.copying import Copies, lanes
+from tailrace.pipeline.evolution import has_renamed_labels, is_behind, is_in_place
+from tailrace.sources.base import TableFacts
 
-DISCOVER_SECONDS = 5.0
+DISCOVER_SECONDS = 3.0
+LOOK_SHARE, LONGEST_SECONDS = 10, 20.0
+"""A catalog of many tables is looked at less often: one part in so many of the time, within limits."""
 UNKNOWN_SECONDS = 0.5
+REQUEST_SECONDS = 0.5
 IDLE_SECONDS = 0.05
 BACKOFF_SECONDS = (0.5, 30.0)
+RETRY_SECONDS = (60.0, 3600.0)
+"""How soon a table that failed is tried again, though nothing shows that its cause is gone; twice as late each time."""
 
 
 class TableKeeper:
-    """A thread of the driver. It finds tables, copies them, catches up, and hands them to the streaming query."""
+    """A thread of the driver. It finds tables, has them copied, catches up, and hands them to the streaming query."""
 
-    def __init__(self, sink: SinkPipeline, say: Callable[..., None]) -> None:
-        self.sink, self._say = sink, say
+    def __init__(self, sink: SinkPipeline) -> None:
+        self.sink = sink
         self.source = sink.source
+        self.copies = Copies(sink)
+        self._lanes = lanes(self.copies)
         self._stopping = threading.Event()
-        self._discovered_at = 0.0
-        self.error: TailraceError | None = None
+        self._discovered_at = self._asked_at = 0.0
+        self._discover_seconds = DISCOVER_SECONDS
+        self._refused: dict[str, str] = {}  # tables that can not be published, and why
+        self._retries: dict[str, tuple[float, float]] = {}  # of tables that failed: when, and after which wait
+        self._error: TailraceError | None = None
         self.is_settled = False  # the source's tables have been looked at once
         self._thread = threading.Thread(target=self._run, name=f"tables of {sink.name}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
+        for lane in self._lanes:
+            lane.start()
 
     def stop(self) -> None:
         self._stopping.set()
+        for lane in self._lanes:
+            lane.stop()
 
     def join(self, seconds: float) -> None:
-        self._thread.join(seconds)
+        if self._thread.is_alive():
+            self._thread.join(seconds)
+        for lane in self._lanes:
+            lane.join(seconds)
+
+    @property
+    def error(self) -> TailraceError | None:
+        """Why one of the threads has ended, if it did."""
+        return next((e for e in (self._error, *(lane.error for lane in self._lanes)) if e is not None), None)
 
     def _run(self) -> None:
-        backoff, losses = BACKOFF_SECONDS[0], 0
+        backoff = BACKOFF_SECONDS[0]
         while not self._stopping.is_set():
             try:
                 self._step()
-                backoff, losses = BACKOFF_SECONDS[0], 0
+                backoff = BACKOFF_SECONDS[0]
             except Exception as error:
                 if self._stopping.is_set():
                     return
-                losses += not isinstance(error, TailraceError)
-                trouble = error if isinstance(error, TailraceError) else self._lost(error, losses)
+                trouble = error if isinstance(error, TailraceError) else self._lost(error)
                 if not trouble.retry:
-                    self.error = trouble
+                    self._error = trouble
                     return
                 kind = "source-retry" if isinstance(trouble, SourceError) else "sink-retry"
-                self._say(kind, sink=self.sink.name, message=str(trouble), retry_seconds=backoff)
+                self.sink.say(kind, sink=self.sink.name, message=str(trouble), retry_seconds=backoff)
                 self._stopping.wait(backoff)
                 backoff = min(backoff * 2, BACKOFF_SECONDS[1])
 
-    def _lost(self, error: Exception, times: int) -> TailraceError:
-        return lost(f"the copy of tables into sink {self.sink.name} stopped: {said_by(error)}", times)
+    def _lost(self, error: Exception) -> TailraceError:
+        return lost(f"keeping the tables of sink {self.sink.name} stopped: {said_by(error)}")
 
     def copy_tables(self) -> bool:
-        """Find the tables that wait for their copy, and copy them; false if there are none."""
+        """Find the tables that wait for their copy, and copy them here and now; false if there are none."""
         self._discover()
-        copying = self._in(TableState.NEW, TableState.SNAPSHOT)
-        if copying:
-            self._snapshot(copying)
-        return bool(copying)
+        worked = [lane.step() for lane in self._lanes]
+        return any(worked)
 
     def _step(self) -> None:
-        copying = self.copy_tables()
-        catching = self._in(TableState.CATCH_UP)
-        if catching:
-            self._catch_up(catching)
-        if not copying and not catching:
+        self._discover()
+        self._hear_requests()
+        groups = self._catching_up()
+        for group in groups:
+            self.sink.isolated(lambda group=group: self._catch_up(group))  # type: ignore[misc]  # a loop's variable
+        if not groups:
             self._stopping.wait(IDLE_SECONDS)
 
-    def _in(self, *states: TableState) -> list[TableStatus]:
-        return [status for status in list(self.sink.tables.values()) if status.state in states]
+    # --- discovery
 
     def _discover(self) -> None:
-        """Take in the tables that the publication has and the sink has not, and those that are not what they were."""
+        """Take in the tables that the source publishes, and compare those that we know with what they were."""
         age = time.monotonic() - self._discovered_at
-        if age < (UNKNOWN_SECONDS if self.sink.unknown.is_set() else DISCOVER_SECONDS):
+        if age < (UNKNOWN_SECONDS if self.sink.unknown.is_set() else self._discover_seconds):
             return
         self.sink.unknown.clear()
-        for schema in self.source.tables():
-            known = self.sink.tables.get(schema.table)
-            if known is None or known.schema.relation != schema.relation:
-                with self.sink.lock:
-                    self.sink.tables[schema.table] = self._new(schema, known)
-            elif known.state is TableState.LIVE and is_behind(known.schema, schema):
-                self._evolve(schema)
+        self.sink.sink.check_claim()
+        self._publish()
+        began = time.monotonic()
+        facts = self.source.facts()
+        self._discover_seconds = min(max(DISCOVER_SECONDS, LOOK_SHARE * (time.monotonic() - began)), LONGEST_SECONDS)
+        self.copies.learn(facts)
+        for each in facts:
+            self._meet(each)
+        self._miss({each.schema.table for each in facts})
         self._discovered_at = time.monotonic()
         self.is_settled = True
 
-    def _new(self, schema: TableSchema, known: TableStatus | None) -> TableStatus:
-        """A table to be copied from the beginning: never seen, or made again under the name of one we knew."""
-        if known is None:
-            return TableStatus(schema.table, TableState.NEW, self.sink.watermark, schema)
-        start = self.sink.watermark if known.state is TableState.LIVE else known.watermark
-        return again(known, start, schema)
+    def _publish(self) -> None:
+        """Have the tables published that were made since we last looked, and those that can be published better now."""
+        published = self.source.publish(self._is_known)
+        if published.changed:
+            self.sink.say("published", sink=self.sink.name, tables=list(published.changed))
+        for table, reason in published.refused.items():
+            if self._refused.get(table) != reason:
+                self._refused[table] = reason
+                self.sink.say("not-published", sink=self.sink.name, table=table, reason=reason)
 
-    def _evolve(self, schema: TableSchema) -> None:
+    def _is_known(self, table: str) -> bool:
+        """Whether a table that is not published was taken out by somebody, and not made just now."""
+        known = self.sink.tables.get(table)
+        return known is not None and bool(known.membership)
+
+    def _meet(self, facts: TableFacts) -> None:
+        """A table that is published now. The sink's lock is held, so that the stream does not change it meanwhile."""
+        with self.sink.lock:
+            known = self.sink.tables.get(facts.schema.table)
+            if known is None:
+                is_founder = self.sink.watermark.offset == 0 and self.source.is_founder(facts)
+                since = facts.membership if is_founder else ""
+                new = TableStatus(facts.schema.table, TableState.NEW, self.sink.watermark, facts.schema)
+                self.sink.tables[facts.schema.table] = msgspec.structs.replace(new, membership=since)
+            elif known.state is TableState.FAILED:
+                if self._is_worth_a_try(known, facts):
+                    self._copy_again(known, facts, "it is tried again")
+            elif (reason := self._break(known, facts)) is not None:
+                self._copy_again(known, facts, reason)
+            elif known.state is TableState.LIVE:
+                self._follow_storage(known, facts)
+                self._evolve(facts)
+
+    def _break(self, known: TableStatus, facts: TableFacts) -> str | None:
+        """Why the stream does not tell all that became of a table since we know it; None if it does."""
+        if known.state is TableState.PAUSED:
+            return "it is published again"
+        if not known.membership or not (known.visibility or known.state is TableState.LIVE):
+            return None  # it waits for its copy
+        if known.schema.relation != facts.schema.relation:
+            return "it was dropped and made again"
+        if known.membership != facts.membership:
+            return "it was not published for a time"
+        if known.stored is None or known.state not in {TableState.LIVE, TableState.CATCH_UP, TableState.AHEAD}:
+            return None
+        change = self.source.storage_change(known.schema, known.stored, facts.stored)
+        if change.is_rewritten or (change.added and self._has_rows(facts, change.added)):
+            return str(change.reason)
+        return None
+
+    def _has_rows(self, facts: TableFacts, added: Iterable[str]) -> bool:
+        return bool(self.source.has_rows(facts.schema, added))
+
+    def _copy_again(self, known: TableStatus, facts: TableFacts, reason: str) -> None:
+        self.sink.became(known.again(self._start_of(known), facts.schema, reason=reason))
+
+    def _start_of(self, known: TableStatus) -> Watermark:
+        """From where on the changes of a table are there for its next copy."""
+        return self.sink.watermark if known.state in ASIDE | {TableState.LIVE} else known.watermark
+
+    def _follow_storage(self, known: TableStatus, facts: TableFacts) -> None:
+        """Remember where the rows are now, the change being one that the stream has told, or that changes nothing."""
+        if known.stored != facts.stored and not is_behind(known.schema, facts.schema):
+            self.sink.write(msgspec.structs.replace(known, stored=facts.stored, membership=facts.membership))
+
+    def _evolve(self, facts: TableFacts) -> None:
         """Take in what was altered and has not been changed since: the stream has not told, and may never tell."""
-        with self.sink.lock:
-            known = self.sink.tables[schema.table]
-            if known.state is not TableState.LIVE or not is_behind(known.schema, schema):
-                return  # the stream was faster
-            if is_in_place(self.source, known.schema, schema) and not has_renamed_labels(known.schema, schema):
-                now = msgspec.structs.replace(known, schema=schema)
-                self.sink.sink.begin_snapshot(now, [], clear=False)
-            else:
-                now = again(known, self.sink.watermark, schema)
-            self.sink.tables[schema.table] = now
+        known, schema = self.sink.tables[facts.schema.table], facts.schema
+        if not is_behind(known.schema, schema):
+            return
+        if is_in_place(self.source, known, schema) and not has_renamed_labels(known.schema, schema):
+            now = msgspec.structs.replace(known, schema=schema, stored=facts.stored)
+            self.sink.tables[schema.table] = self.sink.sink.begin_snapshot(now, [], clear=False)
+        else:
+            self._copy_again(known, facts, "its columns changed")
 
-    def _snapshot(self, statuses: list[TableStatus]) -> None:
-        """Copy all tables that wait for it under one exported snapshot, as one Spark job."""
-        with self.sink.lock:
-            marks = self.sink.sink.read_state().chunks
-        with self.source.export_snapshot() as snapshot:
-            # only now: a column that the snapshot's rows have a value in must not be missing
-            present = {schema.table: schema for schema in self.source.tables()}
-            work: list[ChunkWork] = []
-            for status in statuses:
-                if status.table not in present:
-                    self._forget_vanished(status)
-                    continue
-                work += self._begin(status, present[status.table], marks.get(status.table, []), snapshot)
-            failpoints.reached("snapshot-planned")
-            loaded = load_chunks(self.sink.spark, self.source, self.sink.sink, snapshot.id, work) if work else []
-        failpoints.reached("snapshot-finished")
-        self._finish_snapshots(snapshot, {done.table for done in loaded if done.is_rewritten})
-
-    def _begin(
-        self, status: TableStatus, schema: TableSchema, marks: list[ChunkMark], snapshot: ExportedSnapshot
-    ) -> list[ChunkWork]:
-        """What is left to copy of a table: what its plan says, or all of it under a new plan."""
-        mine = [mark for mark in marks if mark.generation == status.generation]
-        left = [mark for mark in mine if not mark.is_loaded]
-        planned = self.source.plan_snapshot(schema, self.sink.pipeline.source.snapshot.chunk_bytes)
-        is_resumed = (
-            status.state is TableState.SNAPSHOT
-            and len(left) < len(mine)
-            and bool(schema.key)
-            and schema == status.schema
-            and {chunk.storage for chunk in planned} == {mark.chunk["storage"] for mark in mine}
-        )
-        if is_resumed:
+    def _miss(self, present: set[str]) -> None:
+        """Tables that are not captured any more are set aside, whatever they were."""
+        for status in [s for s in list(self.sink.tables.values()) if s.table not in present]:
+            if status.state is TableState.PAUSED or self.copies.is_copying(status.table):
+                continue
+            absence = self.source.absence(status.schema)
             with self.sink.lock:
-                self.sink.sink.finish_snapshot(schema)
-            if left:
-                self._write(msgspec.structs.replace(status, is_ahead=True))
-            return [ChunkWork(schema, mark) for mark in left]
-        started = status.move(
-            TableState.SNAPSHOT,
-            generation=status.generation + 1,
-            visibility=snapshot.visibility.snapshot,
-            schema=schema,
-            rows=0,
-            is_torn=False,
-            is_ahead=False,
-        )
-        fresh = [
-            ChunkMark(chunk.table, started.generation, chunk.number, msgspec.structs.asdict(chunk)) for chunk in planned
-        ]
-        with self.sink.lock:
-            self.sink.sink.begin_snapshot(started, fresh, clear=True)
-        self._became(started)
-        return [ChunkWork(schema, mark) for mark in fresh]
+                now = self.sink.tables[status.table].aside(TableState.PAUSED, absence.reason)
+                self.sink.became(msgspec.structs.replace(now, membership="") if absence.is_gone else now)
 
-    def _finish_snapshots(self, snapshot: ExportedSnapshot, torn: set[str]) -> None:
-        """Tables whose chunks are all loaded begin to catch up, and torn ones, whose chunks can not be loaded.
+    # --- tables that failed, and what is asked of us
 
-        A torn one's changes tell whether it was truncated: then what is missing was to go anyway.
-        """
-        with self.sink.lock:
-            chunks = self.sink.sink.read_state().chunks
-        for status in self._in(TableState.SNAPSHOT):
-            marks = [mark for mark in chunks.get(status.table, []) if mark.generation == status.generation]
-            is_torn = status.table in torn
-            if marks and (is_torn or all(mark.is_loaded for mark in marks)):
-                with self.sink.lock:
-                    self.sink.sink.finish_snapshot(status.schema)
-                rows = sum(mark.rows for mark in marks)
-                end = self.source.current_position() if is_torn else snapshot.position
-                self._write(status.move(TableState.CATCH_UP, snapshot_end=end, rows=rows, is_torn=is_torn))
+    def _is_worth_a_try(self, known: TableStatus, facts: TableFacts) -> bool:
+        """At the start of a run, when the table is another than it was, and now and then."""
+        now, wait = time.monotonic(), RETRY_SECONDS[0]
+        if known.table not in self._retries:
+            self._retries[known.table] = (now + wait, wait)
+            return not self.is_settled
+        due, wait = self._retries[known.table]
+        if now < due and known.schema == facts.schema:
+            return False
+        wait = min(wait * 2, RETRY_SECONDS[1])
+        self._retries[known.table] = (now + wait, wait)
+        return True
+
+    def _hear_requests(self) -> None:
+        if time.monotonic() - self._asked_at < REQUEST_SECONDS:
+            return
+        self._asked_at = time.monotonic()
+        for name, request in requests.waiting(self.sink.pipeline.state, self.sink.name).items():
+            with self.sink.lock:
+                known = self.sink.tables.get(request.table)
+                if known is not None and not self.copies.is_copying(request.table):
+                    self.sink.became(known.again(self._start_of(known), known.schema, reason="it was asked for"))
+            requests.done(self.sink.pipeline.state, name)
+
+    # --- catching up
+
+    def _catching_up(self) -> list[list[TableStatus]]:
+        """The tables that catch up, those at the same place together: none waits for one that is slower."""
+        groups: dict[int, list[TableStatus]] = {}
+        for status in [s for s in list(self.sink.tables.values()) if s.state in CATCHING_UP]:
+            groups.setdefault(status.watermark.offset, []).append(status)
+        return list(groups.values())
 
     def _catch_up(self, statuses: list[TableStatus]) -> None:
         """Apply what happened since the tables' start; live once past everything that a snapshot saw."""
         sink = self.sink
-        statuses = [self._bounded(status) if status.is_ahead else status for status in statuses]
+        statuses = [self._bounded(sink.tables[s.table]) for s in statuses if sink.tables[s.table].state in CATCHING_UP]
+        if not statuses:
+            return
         first, end = min(status.watermark.offset for status in statuses), sink.watermark.offset
-        limit = sink.log.limit(first, sink.settings.max_rows)
-        is_past = all(
-            self.source.reached(sink.watermark.position, status.snapshot_end) and not status.is_ahead
-            for status in statuses
-        )
+        limit = sink.log.limit(first, sink.settings.max_rows, sink.settings.max_bytes)
+        is_past = all(self._is_past(status, sink.watermark) for status in statuses)
         if limit < end or (first < end and not is_past):
             sink.catch_up_to(statuses, min(limit, end), finish=False)
             sink.on_commit()  # a full log makes room for what the snapshot saw
@@ -216,35 +265,18 @@ class TableKeeper:
                 return
             sink.catch_up_to(statuses, sink.watermark.offset, finish=True)
             failpoints.reached("table-live")
-        for status in statuses:
-            now = sink.tables[status.table]
-            is_live = now.state is TableState.LIVE
-            state = str(now.state) if is_live else "is copied again"
-            self._say("table", table=now.table, sink=sink.name, state=state, rows=now.rows if is_live else None)
+        for now in (sink.tables[status.table] for status in statuses):
+            sink.say_table(now, now.rows if now.state is TableState.LIVE else None)
         sink.on_commit()
+
+    def _is_past(self, status: TableStatus, mark: Watermark) -> bool:
+        return status.state is not TableState.AHEAD and self.source.reached(mark.position, status.snapshot_end)
 
     def _bounded(self, status: TableStatus) -> TableStatus:
         """A table that is ahead, with the position up to which it is; no longer ahead once its changes are there."""
-        if status.table in self.sink.fetched:
+        if status.state is TableState.AHEAD and status.table in self.sink.fetched:
             self.sink.fetched.discard(status.table)
-            status = msgspec.structs.replace(status, snapshot_end=self.source.current_position())
-        elif self.source.reached(status.watermark.position, status.snapshot_end):
-            status = msgspec.structs.replace(status, is_ahead=False)
-        self.sink.tables[status.table] = status
-        return status
-
-    def _forget_vanished(self, status: TableStatus) -> None:
-        """A table that left the publication before it was ever copied is none of ours."""
-        with self.sink.lock:
-            self.sink.tables.pop(status.table, None)
-        self._say("table", table=status.table, sink=self.sink.name, state="is no longer published", rows=None)
-
-    def _write(self, status: TableStatus) -> None:
-        with self.sink.lock:
-            self.sink.sink.commit(Batch(tables=(status,)), self.source.read_rows)
-        self._became(status)
-
-    def _became(self, status: TableStatus) -> None:
-        self.sink.tables[status.table] = status
-        rows = status.rows if status.state is TableState.CATCH_UP else None
-        self._say("table", table=status.table, sink=self.sink.name, state=str(status.state), rows=rows)
+            self.sink.write(msgspec.structs.replace(status, snapshot_end=self.source.current_position()))
+        elif status.state is TableState.AHEAD and self.source.reached(status.watermark.position, status.snapshot_end):
+            self.sink.write(status.move(TableState.CATCH_UP))
+        return self.sink.tables[status.table]

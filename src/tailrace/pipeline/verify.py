@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailrace import config, registry
-from tailrace.errors import DecodeError, SinkRejected, SinkUnavailable, StateError, ValueRefused
+from tailrace.errors import DecodeError, SinkRejected, SinkUnavailable, ValueRefused
 from tailrace.log.reader import LogReader
 from tailrace.log.storage import Storage
 from tailrace.model.lifecycle import TableState, TableStatus
@@ -89,8 +89,10 @@ def _verify_sink(
             except TableRewritten:
                 results.append(_not_compared(name, schema.table, "was truncated or rewritten while it was compared"))
                 again.add(schema.table)
-        if wanted is None:
-            results += _left_behind(name, set(tables) - {schema.table for schema in schemas})
+        present = {schema.table for schema in schemas}
+        results += _left_behind(
+            name, [s for t, s in tables.items() if t not in present and (not wanted or t in wanted)]
+        )
     yield from (result for result in results if tries == 1 or result.table not in again)
     if again and tries > 1:
         yield from _verify_sink(pipeline, source, name, sink, again, tries - 1)
@@ -102,7 +104,7 @@ def _verify_table(
     """What keeps one table from being compared is said of it, and the others are compared all the same."""
     if status is None or status.state is not TableState.LIVE:
         state = "unknown" if status is None else str(status.state)
-        return _not_compared(name, schema.table, f"is {state} in the sink")
+        return _not_compared(name, schema.table, f"is {state} in the sink{_because(status)}")
     try:
         return _compare(name, schema, source, sink, snapshot, note)
     except (DecodeError, ValueRefused, SinkRejected) as error:
@@ -113,24 +115,19 @@ def _not_compared(name: str, table: str, why: str) -> Comparison:
     return Comparison(name, table, 0, 0, False, (), f"the table {why}")
 
 
-def _left_behind(name: str, tables: Iterable[str]) -> Iterator[Comparison]:
+def _left_behind(name: str, statuses: Iterable[TableStatus]) -> Iterator[Comparison]:
     """The tables that the sink remembers and that the pipeline does not take from the source any more."""
-    for table in sorted(tables):
-        note = "not compared: the source has no such table, or the pipeline leaves it out; the sink keeps what it had"
-        yield Comparison(name, table, 0, 0, True, (), note)
+    for status in sorted(statuses, key=lambda status: status.table):
+        note = f"not compared: it is not captured any more{_because(status)}; the sink keeps what it had"
+        yield Comparison(name, status.table, 0, 0, True, (), note)
+
+
+def _because(status: TableStatus | None) -> str:
+    return f": {status.reason}" if status is not None and status.reason else ""
 
 
 def _is_running(pipeline: config.Pipeline) -> bool:
-    storage = Storage(pipeline.state)
-    if not storage.sizes("run.lock"):
-        return False
-    try:
-        lock = storage.lock("run.lock")
-    except StateError:
-        return True
-    if lock is not None:
-        lock.close()
-    return False
+    return bool(Storage(pipeline.state).is_locked("run.lock"))
 
 
 @contextmanager

@@ -2,8 +2,10 @@
 
 - Staged: written by a task, seen by no reader, gone without a trace if the batch is never committed.
 - Committed: data, table statuses, chunk marks and the watermark became durable in one step. A reader sees all or none.
+- Claimed: from here on runs that claimed the sink earlier write nothing any more, not even what they had under way.
 
-`commit` of a batch that was committed before changes nothing, whoever lost the answer.
+A commit is: this run's claim is still the last one, the watermark is the one that the batch started from, then all of
+the batch, or nothing. `commit` of a batch that was committed before changes nothing, whoever lost the answer.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ class ChunkMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     chunk: dict[str, Any]
     is_loaded: bool = False
     rows: int = 0
+    is_beside: bool = False  # where the table's status says so; not remembered with the mark
 
 
 class Rejected(msgspec.Struct, frozen=True):
@@ -65,12 +68,14 @@ class SinkState(msgspec.Struct, frozen=True):
 class Batch(msgspec.Struct, frozen=True):
     """What one commit makes durable. `parts` are what `stage` returned, to be applied in this order.
 
-    Without a `watermark` only the tables' own places move (a catch-up step).
+    The sink's own watermark goes from `before` to `watermark`. Without a `watermark` only the tables' own places move
+    (a catch-up step).
     """
 
     parts: tuple[Any, ...] = ()
     watermark: Watermark | None = None
     tables: tuple[TableStatus, ...] = ()
+    before: Watermark | None = None
 
 
 class Sink(Protocol):
@@ -82,6 +87,15 @@ class Sink(Protocol):
     def read_state(self) -> SinkState:
         """Empty where the sink, or what it remembers, is not there yet. Creates and changes nothing."""
 
+    def claim(self, run: str) -> None:
+        """On the driver, before anything is written: this run writes to the sink from now on, and no earlier one.
+
+        What an earlier run has under way is waited for, or broken off. The sink takes the claim along when it pickles.
+        """
+
+    def check_claim(self) -> None:
+        """Raise SinkTaken after another run's claim. Changes nothing."""
+
     def count_rows(self, schema: TableSchema, seconds: float) -> int | None:
         """The rows of a table at this moment; None if the sink can not tell within `seconds`. Changes nothing."""
 
@@ -89,18 +103,29 @@ class Sink(Protocol):
         """In a task: write `changes` where no reader sees them. Returns a small picklable receipt."""
 
     def commit(self, batch: Batch, fetch: FetchRows) -> int:
-        """On the driver, once: apply the parts in order. Returns how many rows were touched."""
+        """On the driver, once: apply the parts in order. Returns how many rows were touched.
 
-    def begin_snapshot(self, status: TableStatus, chunks: list[ChunkMark], *, clear: bool) -> None:
-        """Create or empty the table and remember the plan, in one step."""
+        Raises SinkTaken after another run's claim, SinkChanged where the watermark is not the one before the batch. An
+        error that is one table's own says which (`error.table`); nothing of the batch is applied then, either.
+        """
+
+    def begin_snapshot(self, status: TableStatus, chunks: list[ChunkMark], *, clear: bool) -> TableStatus:
+        """Make room for a copy and remember the plan, in one step; with `clear` false, for more rows in the table.
+
+        A table that readers know already keeps its rows: the copy grows beside it (`is_beside` in the status that is
+        returned and remembered) and takes its place in the commit that makes the table LIVE.
+        """
 
     def chunk_form(self, schema: TableSchema) -> str:
         """The form in which `load_chunk` takes a table's rows as they are; empty if it wants Arrow columns only."""
 
     def load_chunk(self, schema: TableSchema, mark: ChunkMark, batches: Iterator[Rows]) -> int:
-        """In a task: the chunk's rows and its mark, in one step; nothing if it is marked already. Returns the rows."""
+        """In a task: the chunk's rows and its mark, in one step; nothing if it is marked already. Returns the rows.
 
-    def finish_snapshot(self, schema: TableSchema) -> None:
+        Two attempts at the same chunk at the same time load it once. Raises SinkTaken after another run's claim.
+        """
+
+    def finish_snapshot(self, status: TableStatus) -> None:
         """On the driver, once all chunks of a plan are loaded, and before a plan is resumed: whatever is better done
         after the load than during it. May be repeated.
         """

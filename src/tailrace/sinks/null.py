@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,12 @@ class NullSink:
         }
         return SinkState(note.watermark, note.tables, marks)
 
+    def claim(self, run: str) -> None:
+        return
+
+    def check_claim(self) -> None:
+        return
+
     def count_rows(self, schema: TableSchema, seconds: float) -> int | None:
         return None
 
@@ -62,11 +69,12 @@ class NullSink:
         self._write(note)
         return sum(int(part.count) for part in batch.parts)
 
-    def begin_snapshot(self, status: TableStatus, chunks: list[ChunkMark], *, clear: bool) -> None:
+    def begin_snapshot(self, status: TableStatus, chunks: list[ChunkMark], *, clear: bool) -> TableStatus:
         note = self._read()
         note.tables[status.table] = status
         note.chunks[status.table] = chunks
         self._write(note)
+        return status
 
     def chunk_form(self, schema: TableSchema) -> str:
         return ""
@@ -76,7 +84,7 @@ class NullSink:
         self._mark(mark).touch()
         return rows
 
-    def finish_snapshot(self, schema: TableSchema) -> None:
+    def finish_snapshot(self, status: TableStatus) -> None:
         pass
 
     def clean(self) -> None:
@@ -104,7 +112,9 @@ class NullSink:
         return
 
     def _mark(self, mark: ChunkMark) -> Path:
-        return self._folder / f"{mark.table.replace('/', '_')}-{mark.generation}-{mark.number}"
+        """A table's name may hold anything, and be longer than a file's."""
+        table = hashlib.sha256(mark.table.encode()).hexdigest()[:32]
+        return self._folder / f"{table}-{mark.generation}-{mark.number}"
 
     def _read(self) -> NullNote:
         try:

@@ -6,7 +6,7 @@ strings above this package; `reached` orders them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import Protocol
@@ -18,8 +18,10 @@ import pyarrow as pa
 
 from tailrace.model.changes import Changes
 from tailrace.model.frames import Frames
+from tailrace.model.lifecycle import StoredAs
 from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
+from tailrace.model.watermark import SourceIdentity
 
 
 class Level(StrEnum):
@@ -63,6 +65,30 @@ class ExportedSnapshot(msgspec.Struct, frozen=True):
     position: str  # no transaction that it sees ends after this place
 
 
+class StorageChange(msgspec.Struct, frozen=True):
+    """What became of a table's rows without a change event: all of them may differ, or parts were `added`."""
+
+    is_rewritten: bool = False
+    added: tuple[str, ...] = ()
+    reason: str = ""
+
+
+class Absence(msgspec.Struct, frozen=True):
+    """Why a table that was captured is not any more; one that `is_gone` may come back as another under its name."""
+
+    reason: str
+    is_gone: bool = False
+
+
+class TableFacts(msgspec.Struct, frozen=True):
+    """A published table as the source's catalog has it now; `membership` and `stored` as in TableStatus."""
+
+    schema: TableSchema
+    membership: str
+    stored: StoredAs
+    bytes: int
+
+
 class TableRewritten(Exception):
     """The table's storage changed since its chunks were planned: plan again."""
 
@@ -78,7 +104,14 @@ class Capture(Protocol):
         """Size of what was taken in and not handed out."""
 
     def take(self) -> tuple[Frames, str] | None:
-        """All that is pending, and the position of its last transaction end."""
+        """What is pending, and the position of its last transaction end. If it is much it comes in several pieces.
+
+        Frames that begin before the end of those handed out last replace what lies behind the last transaction end.
+        """
+
+    @property
+    def identity(self) -> SourceIdentity:
+        """Whom the stream comes from."""
 
     @property
     def received(self) -> str:
@@ -87,6 +120,9 @@ class Capture(Protocol):
     def acknowledge(self, position: str) -> None:
         """The source may forget what lies before `position`."""
 
+    def remarks(self) -> list[str]:
+        """What an operator should know of the stream; each is said once."""
+
     def close(self) -> None: ...
 
 
@@ -94,18 +130,45 @@ class Source(Protocol):
     """One database. Everything that tasks call is a pure function of the picklable source."""
 
     def preflight(self) -> list[Finding]: ...
+    def identify(self) -> SourceIdentity: ...
+    def check_same(self, known: SourceIdentity, position: str) -> SourceIdentity:
+        """The present identity, or SourceChanged if what `known` had up to `position` is not this source's past."""
+
     def prepare(self) -> str:
         """Make sure that slot and publication are there; the position from which the source can still stream."""
 
     def tables(self) -> list[TableSchema]:
         """The tables to capture, as they are now."""
 
+    def facts(self) -> list[TableFacts]:
+        """The same tables, with what the stream does not tell of them."""
+
+    def is_founder(self, facts: TableFacts) -> bool:
+        """Whether the table was published before our `prepare` made a new beginning, and has been since.
+
+        Whoever wrote to it before has ended: the server waits for that.
+        """
+
+    def storage_change(self, schema: TableSchema, old: StoredAs, new: StoredAs) -> StorageChange: ...
+    def has_rows(self, schema: TableSchema, relations: Iterable[str]) -> bool:
+        """Whether any of these relations of a table, as in StoredAs, has a row."""
+
+    def writers(self, facts: TableFacts) -> dict[str, str]:
+        """The transactions under way that may have written to a table: by their own name, who they are."""
+
     def current_position(self) -> str: ...
     def reached(self, position: str, target: str) -> bool: ...
     def positions(self, values: npt.NDArray[np.int64]) -> list[str]:
         """The positions of a transaction table's column, as strings."""
 
-    def capture(self, after: str, first_offset: int) -> Capture: ...
+    def capture(
+        self, after: str, first_offset: int, described: Mapping[int, TableSchema], known: SourceIdentity | None
+    ) -> Capture:
+        """Stream what follows `after`, which was read from `known`; raises SourceChanged, PositionLost.
+
+        `described` are the tables as the log has described them, by their relation.
+        """
+
     def decode(
         self, frames: Frames, first: int, last: int, tables: Collection[str] | None = None
     ) -> Iterator[Changes]: ...
@@ -113,6 +176,13 @@ class Source(Protocol):
     def plan_snapshot(self, table: TableSchema, chunk_bytes: int) -> list[Chunk]: ...
     def read_chunk(self, table: TableSchema, chunk: Chunk, snapshot: str, form: str = "") -> Iterator[Rows]:
         """In a task: the chunk's rows as the snapshot sees them, encoded in `form` if the source has them so."""
+
+    def absence(self, table: TableSchema) -> Absence:
+        """Why a table that was captured is not among `tables` now."""
+
+    def adds_only_nulls(self, table: TableSchema, added: list[str], stored: StoredAs | None) -> bool: ...
+    def running(self) -> npt.NDArray[np.int64]:
+        """The ids of transactions under way. One that waits for a standby is in the stream, and nobody sees it."""
 
     def is_visible(self, xids: npt.NDArray[np.int64], visibility: Visibility) -> npt.NDArray[np.bool_]: ...
     def read_rows(self, table: TableSchema, keys: pa.RecordBatch) -> pa.RecordBatch:

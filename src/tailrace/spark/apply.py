@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.errors import EngineLost, TailraceError
@@ -17,13 +20,16 @@ from tailrace.log.reader import Slice
 from tailrace.log.segment import SegmentName
 from tailrace.log.storage import Storage
 from tailrace.model.changes import Changes
-from tailrace.model.net import NetChanges, net_changes
+from tailrace.model.net import NetChanges, drained, net_changes
 from tailrace.model.schema import TableSchema
-from tailrace.sources.base import Source, Visibility
+from tailrace.model.watermark import SourceIdentity
+from tailrace.sources.base import Visibility
 from tailrace.spark.datasource import plan_parts
 
 T = TypeVar("T")
 RUN_ROWS = 65_536
+RUN_BYTES = 32 << 20
+"""A run ends where it has so many rows or would be larger than this; a larger row is a run of its own."""
 
 
 class TablePlan(msgspec.Struct, frozen=True):
@@ -44,16 +50,21 @@ class ApplyPlan(msgspec.Struct, frozen=True):
 
 
 class PartResult(msgspec.Struct, frozen=True):
-    """A task's receipt. `position` and `time_us` are those of the last transaction end in its slices."""
+    """A task's receipt. `position`, `source` and `time_us` are those of the last transaction end in its slices.
+
+    Of a table in `failed` nothing is staged.
+    """
 
     part: int
     last: int
     staged: Any
     position: str
+    source: SourceIdentity | None
     time_us: int
     seen: dict[str, int]  # changes a table, whether applied or not
     schemas: dict[str, list[TableSchema]]  # the versions that were staged, in order
     truncated: frozenset[str] = frozenset()
+    failed: dict[str, TailraceError] = {}
 
 
 class _Found(msgspec.Struct):
@@ -63,6 +74,7 @@ class _Found(msgspec.Struct):
     schemas: dict[str, list[TableSchema]] = {}
     truncated: set[str] = set()
     end: tuple[int, int] = (0, 0)  # position and time of the last transaction
+    source: SourceIdentity | None = None  # whom that was read from
 
 
 def stage_batch(frame: DataFrame, plan: ApplyPlan) -> list[PartResult]:
@@ -88,19 +100,29 @@ def stage_range(spark: SparkSession, plan: ApplyPlan, slices: list[Slice], most:
 
 
 def stage_part(plan: ApplyPlan, part: int, slices: list[Slice]) -> PartResult:
+    """Stage all tables but those that can not be; what a table's trouble has broken off is begun again without it."""
+    failed: dict[str, TailraceError] = {}
+    while True:
+        tables = {name: table for name, table in plan.tables.items() if name not in failed}
+        try:
+            result = _stage(msgspec.structs.replace(plan, tables=tables), part, slices)
+        except TailraceError as error:
+            if error.retry or error.table is None or error.table not in tables:
+                raise
+            failed[error.table] = error
+        else:
+            return msgspec.structs.replace(result, failed=failed)
+
+
+def _stage(plan: ApplyPlan, part: int, slices: list[Slice]) -> PartResult:
     found = _Found()
     pieces = _net_pieces(plan, slices, found)
-    first = next(pieces, None)
-    staged = None if first is None else plan.sink.stage(plan.batch, part, _chain(first, pieces))
+    first = list(itertools.islice(pieces, 1))
+    staged = plan.sink.stage(plan.batch, part, drained(first, pieces)) if first else None
     position, time_us = found.end
     text = plan.source.positions(np.array([position]))[0] if position else ""
     truncated = frozenset(found.truncated)
-    return PartResult(part, slices[-1].last, staged, text, time_us, found.seen, found.schemas, truncated)
-
-
-def _chain(first: NetChanges, rest: Iterator[NetChanges]) -> Iterator[NetChanges]:
-    yield first
-    yield from rest
+    return PartResult(part, slices[-1].last, staged, text, found.source, time_us, found.seen, found.schemas, truncated)
 
 
 def _net_pieces(plan: ApplyPlan, slices: list[Slice], found: _Found) -> Iterator[NetChanges]:
@@ -109,32 +131,54 @@ def _net_pieces(plan: ApplyPlan, slices: list[Slice], found: _Found) -> Iterator
     Small slices share a run: what a run costs is mostly per run and table, not per change.
     """
     runs: dict[str, list[list[Changes]]] = {}
-    gathered = 0
+    rows = size = 0
     for piece in slices:
-        name = SegmentName.parse(piece.name)
-        assert name is not None
-        header, frames = segment.read(plan.log, name)
-        for table, count in header.tables.items():
-            found.seen[table] = found.seen.get(table, 0) + count
-        found.end = _last_end(frames.transactions, piece.last) or found.end
-        wanted = plan.tables.keys() & header.tables.keys()
-        if not wanted:
-            continue
-        for changes in plan.source.decode(frames, piece.first, piece.last, wanted):
-            kept = _filter(plan.source, changes, plan.tables[changes.schema.table])
-            if len(kept):
-                _add(runs.setdefault(kept.schema.table, []), kept)
-                gathered += len(kept)
-        if gathered >= RUN_ROWS:
+        for changes in _changes_in(plan, piece, found):
+            if size + changes.nbytes > RUN_BYTES:
+                yield from _net_of_much(runs, found)
+                rows = size = 0
+            _add(runs.setdefault(changes.schema.table, []), changes)
+            rows, size = rows + len(changes), size + changes.nbytes
+            del changes  # what is staged must not be held while the next is read
+            if size > RUN_BYTES:
+                yield from _net_of_much(runs, found)
+                rows = size = 0
+        if rows >= RUN_ROWS:
             yield from _net_of(runs, found)
-            runs, gathered = {}, 0
+            rows = size = 0
     yield from _net_of(runs, found)
 
 
+def _changes_in(plan: ApplyPlan, piece: Slice, found: _Found) -> Iterator[Changes]:
+    """The wanted changes of one slice."""
+    name = SegmentName.parse(piece.name)
+    assert name is not None
+    header, frames = segment.read(plan.log, name)
+    for table, count in header.tables.items():
+        found.seen[table] = found.seen.get(table, 0) + count
+    if (end := _last_end(frames.transactions, piece.last)) is not None:
+        found.end, found.source = end, header.source
+    wanted = plan.tables.keys() & header.tables.keys()
+    if not wanted:
+        return
+    decoded = plan.source.decode(frames, piece.first, piece.last, wanted)
+    yield from filter(len, map(functools.partial(_filter, plan), decoded))
+
+
+def _net_of_much(runs: dict[str, list[list[Changes]]], found: _Found) -> Iterator[NetChanges]:
+    """Large runs, whose memory Arrow's allocator would keep for the next one."""
+    yield from _net_of(runs, found)
+    pa.default_memory_pool().release_unused()
+
+
 def _net_of(runs: dict[str, list[list[Changes]]], found: _Found) -> Iterator[NetChanges]:
-    for table, own in runs.items():
+    """The runs are taken out, so that nobody holds what is done with."""
+    while runs:
+        table, own = next(iter(runs.items()))
+        del runs[table]
         versions = found.schemas.setdefault(table, [])
-        for run in own:
+        while own:
+            run = own.pop(0)
             if versions[-1:] != [run[0].schema]:
                 versions.append(run[0].schema)
             for net in net_changes(run):
@@ -159,10 +203,11 @@ def _last_end(transactions: Any, last: int) -> tuple[int, int] | None:
     return transactions.column("end_position")[row].as_py(), transactions.column("time_us")[row].as_py()
 
 
-def _filter(source: Source, changes: Changes, plan: TablePlan) -> Changes:
-    mask = changes.offset > plan.after
-    if plan.visibility:
-        mask &= ~source.is_visible(changes.xid, Visibility(plan.visibility))
+def _filter(plan: ApplyPlan, changes: Changes) -> Changes:
+    own = plan.tables[changes.schema.table]
+    mask = changes.offset > own.after
+    if own.visibility:
+        mask &= ~plan.source.is_visible(changes.xid, Visibility(own.visibility))
     return changes.keep(mask)
 
 

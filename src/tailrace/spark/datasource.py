@@ -3,14 +3,16 @@
 With `table`, a DataFrame of that table's typed changes, streaming or batch. Without it, the slices of the log that the
 pipeline hands to its tasks. Replaying a range of offsets gives the same rows, because segments never change.
 
-Options: `path` (the state directory), `table`, `startingOffset`, `endingOffset`, `maxRowsPerTrigger`, `numPartitions`.
+Options: `path` (the state directory), `table`, `reader` (a name under which the log remembers how far a stream is, and
+waits for it), `startingOffset`, `endingOffset`, `maxRowsPerTrigger`, `maxBytesPerTrigger` (of the log's files),
+`numPartitions`.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -20,14 +22,20 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from tailrace.errors import ConfigError, StateError
-from tailrace.log.reader import LogReader, Slice
+from tailrace.errors import ConfigError, OffsetGone, StateError, TailraceError
+from tailrace.log.reader import LogIdentity, LogReader, Slice, gone
+from tailrace.log.readers import Readers
 from tailrace.log.segment import SegmentName
 from tailrace.log.storage import Storage
 from tailrace.model.changes import change_schema
+from tailrace.model.names import parse_table, table_name
 from tailrace.model.schema import TableSchema
-from tailrace.spark.layout import HOLD, LOG
+from tailrace.spark.layout import HOLD, LOG, READERS
+from tailrace.spark.places import ReaderHold
 from tailrace.spark.versions import as_version
+
+Offset = dict[str, Any]
+"""`{"log": id, "offset": number}`, as it stands in Spark's checkpoint."""
 
 SLICES = pa.schema([("part", pa.int32()), ("name", pa.string()), ("first", pa.int64()), ("last", pa.int64())])
 
@@ -38,11 +46,12 @@ def register(spark: SparkSession) -> None:
 
 
 class SlicePartition(InputPartition):
-    """What one task reads: consecutive slices."""
+    """What one task reads: consecutive slices of the log `log`, which may be left out."""
 
-    def __init__(self, part: int, slices: Sequence[Slice]) -> None:
+    def __init__(self, part: int, slices: Sequence[Slice], log: str = "") -> None:
         self.part = part
         self.slices = list(slices)
+        self.log = log
 
 
 class TailraceDataSource(DataSource):
@@ -51,9 +60,10 @@ class TailraceDataSource(DataSource):
         return "tailrace"
 
     def schema(self) -> StructType:
-        table = self.options.get("table")
-        arrow = SLICES if table is None else change_schema(newest_schema(_reader(self.options), table))
-        return from_arrow_schema(arrow, prefer_timestamp_ntz=True)
+        with _whole_sentence():
+            table = self.options.get("table")
+            arrow = SLICES if table is None else change_schema(newest_schema(_reader(self.options), table))
+            return from_arrow_schema(arrow, prefer_timestamp_ntz=True)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
         return StreamReader(dict(self.options), to_arrow_schema(schema, timezone="UTC"))
@@ -63,38 +73,69 @@ class TailraceDataSource(DataSource):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets are the log's own. A micro-batch ends at a transaction end. The columns stay those it started with."""
+    """Offsets are the log's own, with its id. A micro-batch ends at a transaction end. The columns never change."""
 
     def __init__(self, options: dict[str, str], schema: pa.Schema) -> None:
         self.options = options
         self.schema = schema
         self._log = _reader(options)
         self._stop_at: int | None = None
+        self._place = _place(options)
+        self._has_begun = False
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        return {"offset": _number(self.options, "startingOffset", self._log.begin())}
+    def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
+        with _whole_sentence():
+            log = _identity(self._log).id
+            asked = _number(self.options, "startingOffset", None)
+            if self._place is None:
+                return {"log": log, "offset": _starting(self._log, asked)}
+            return {"log": log, "offset": self._place.begin(self._log, log, asked)}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         rows = _number(self.options, "maxRowsPerTrigger", 0)
         return ReadMaxRows(rows) if rows else ReadAllAvailable()
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
+        self._go_on(start)
+        offset = _offset(start)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else 1 << 62
-        end = self._log.limit(start["offset"], most)
+        end = self._log.limit(offset, most, _number(self.options, "maxBytesPerTrigger", 1 << 62))
         stops = [stop for stop in (self._stop_at, _held_at(self.options)) if stop is not None]
-        return {"offset": max(min([end, *stops]), start["offset"])}
+        return {**start, "offset": max(min([end, *stops]), offset)}
 
-    def reportLatestOffset(self) -> dict[str, int] | None:  # noqa: N802 - Spark's name
-        return {"offset": self._log.end()}
+    def reportLatestOffset(self) -> Offset | None:  # noqa: N802 - Spark's name
+        return {"log": _identity(self._log).id, "offset": self._log.end()}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._stop_at = self._log.end()
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        return plan_parts(self._log.slices(start["offset"], end["offset"]), _parts(self.options))
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        self._go_on(start)
+        with _whole_sentence():
+            _check_log(self._log, start)
+            _refuse_renamed(self._log, self.options, _offset(start))
+            slices = self._log.slices(_offset(start), _offset(end))
+            return plan_parts(slices, _parts(self.options), str(start["log"]))
+
+    def commit(self, end: Offset) -> None:
+        """What lies up to `end` is in Spark's checkpoint: the log need not keep it for us."""
+        if self._place is not None:
+            self._place.move(str(end["log"]), _offset(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self.options, self.schema, partition)
+
+    def _go_on(self, start: Offset) -> None:
+        """The first time: whether the checkpoint is of this log, and that the log waits for us."""
+        if self._has_begun:
+            return
+        with _whole_sentence():
+            _check_log(self._log, start)
+            if _offset(start) > self._log.end():
+                raise gone(_offset(start), (self._log.begin(), self._log.end()), self._log.storage.path)
+            if self._place is not None:
+                self._place.resume(str(start["log"]), _offset(start))
+        self._has_begun = True
 
 
 class BatchReader(DataSourceReader):
@@ -103,16 +144,25 @@ class BatchReader(DataSourceReader):
         self.schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        log = _reader(self.options)
-        first = _number(self.options, "startingOffset", log.begin())
-        last = _number(self.options, "endingOffset", log.end())
-        return plan_parts(log.slices(first, last), _parts(self.options))
+        with _whole_sentence():
+            if "reader" in self.options:
+                raise ConfigError(
+                    'format("tailrace"): the option `reader` is for streams: a batch has no place to keep'
+                )
+            log = _reader(self.options)
+            identity = _identity(log)
+            first = _number(self.options, "startingOffset", None)
+            last = _number(self.options, "endingOffset", None)
+            if first is not None and last is not None and first > last:
+                raise ConfigError('format("tailrace"): `endingOffset` lies before `startingOffset`')
+            _refuse_renamed(log, self.options, log.begin() if first is None else first)
+            return plan_parts(log.slices(first, last), _parts(self.options), identity.id)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self.options, self.schema, partition)
 
 
-def plan_parts(slices: Sequence[Slice], most: int) -> list[InputPartition]:
+def plan_parts(slices: Sequence[Slice], most: int, log: str = "") -> list[InputPartition]:
     """At most `most` runs of consecutive slices, about equally large."""
     total = sum(piece.last - piece.first + 1 for piece in slices)
     parts: list[list[Slice]] = []
@@ -122,17 +172,92 @@ def plan_parts(slices: Sequence[Slice], most: int) -> list[InputPartition]:
             parts.append([])
         parts[-1].append(piece)
         done += piece.last - piece.first + 1
-    return [SlicePartition(number, part) for number, part in enumerate(parts)]
+    return [SlicePartition(number, part, log) for number, part in enumerate(parts)]
 
 
 def newest_schema(log: LogReader, table: str) -> TableSchema:
-    """The latest definition of a table in the log; `schema` may be left out when it is `public`."""
-    wanted = table if "." in table else f"public.{table}"
-    for name in reversed(log.names()):
+    """The latest definition of a table that the log knows; the schema may be left out when it is `public`."""
+    wanted = full_name(table)
+    known = log.tables().get(wanted)
+    if known is not None:
+        return known.schema
+    for name in reversed(log.names()):  # a log from before it kept them apart
         for definition in reversed(log.header(name).definitions):
             if definition.schema.table == wanted:
                 return definition.schema
-    raise StateError(f"the change log in {log.storage.path} holds no change of {wanted}")
+    raise StateError(
+        f"the change log in {log.storage.path} holds no change of {wanted}",
+        hint="its columns are known from its first change on: wait for that, or give them with .schema(…)",
+    )
+
+
+def full_name(table: str) -> str:
+    """A table's name as the log files it; the schema may be left out when it is `public`."""
+    parts = parse_table(table)
+    if parts is None:
+        raise ConfigError(
+            f'format("tailrace"): the option `table` is a table\'s name, not {table!r}',
+            hint='write schema.name, such as public.orders or public."odd.name"',
+        )
+    return table_name(*parts)
+
+
+def _refuse_renamed(log: LogReader, options: dict[str, str], after: int) -> None:
+    """What follows `after` can not be read by a name that the table no longer has."""
+    tables = log.tables()
+    own = tables.get(full_name(options["table"])) if "table" in options else None
+    if own is None:
+        return
+    for name, other in tables.items():
+        if other.relation == own.relation and own.since < other.since <= after:
+            raise StateError(
+                f"{own.schema.table} was renamed to {name} in the source",
+                hint=f"read {name} with startingOffset {other.since - 1}",
+            )
+
+
+def _starting(log: LogReader, asked: int | None) -> int:
+    """Where a stream begins that has no place yet."""
+    begin, end = log.begin(), log.end()
+    start = begin if asked is None else asked
+    if not begin <= start <= end:
+        raise gone(start + 1, (begin, end), log.storage.path)
+    return start
+
+
+def _identity(log: LogReader) -> LogIdentity:
+    found = log.identity()
+    if found is None:
+        raise StateError(f"there is no change log in {log.storage.path}")
+    return found
+
+
+def _check_log(log: LogReader, start: Offset) -> None:
+    """Offsets of one log mean nothing in another."""
+    if start.get("log") != _identity(log).id:
+        raise _of_another_log(log, _offset(start))
+
+
+def _of_another_log(log: LogReader, offset: int) -> OffsetGone:
+    return OffsetGone(
+        f"the checkpoint is at offset {offset} of a change log that is gone: {log.storage.path} holds another one,"
+        " whose offsets began again"
+    )
+
+
+def _offset(offset: Offset) -> int:
+    return int(offset["offset"])
+
+
+class _whole_sentence:  # noqa: N801 - reads as a statement
+    """Spark passes on an error's message and nothing else: the hint becomes part of it."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, TailraceError) and error.hint:
+            raise type(error)(f"{error}; {error.hint}") from error
 
 
 def _reader(options: Any) -> LogReader:
@@ -146,7 +271,7 @@ def _held_at(options: dict[str, str]) -> int | None:
     if "table" in options:
         return None
     try:
-        note = msgspec.json.decode(Storage(options["path"]).read(HOLD))
+        note = Storage(options["path"]).decode(HOLD, dict)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
     return int(note["offset"]) if note["until"] > time.time() else None
@@ -156,7 +281,17 @@ def _parts(options: dict[str, str]) -> int:
     return max(_number(options, "numPartitions", 8), 1)
 
 
-def _number(options: dict[str, str], name: str, default: int) -> int:
+def _place(options: dict[str, str]) -> ReaderHold | None:
+    if "reader" not in options:
+        return None
+    folder = Storage(options["path"]).folder(READERS)
+    return ReaderHold(Readers(folder), options["reader"], full_name(options["table"]) if "table" in options else "")
+
+
+Default = TypeVar("Default", int, None)
+
+
+def _number(options: dict[str, str], name: str, default: Default) -> int | Default:
     """Spark hands options over with their names in lower case."""
     text = options.get(name.lower())
     try:
@@ -172,18 +307,20 @@ def _read(options: dict[str, str], wanted: pa.Schema, partition: InputPartition)
         rows = [{"part": partition.part, **msgspec.structs.asdict(piece)} for piece in partition.slices]
         yield pa.RecordBatch.from_pylist(rows, schema=SLICES)
         return
-    log = _reader(options)
-    yield from typed_changes(log, newest_schema(log, options["table"]).table, wanted, partition.slices)
+    with _whole_sentence():
+        yield from typed_changes(_reader(options), full_name(options["table"]), wanted, partition)
 
 
-def typed_changes(log: LogReader, table: str, wanted: pa.Schema, slices: Sequence[Slice]) -> Iterator[pa.RecordBatch]:
-    """The changes of one table in `slices`, every version of it brought to the columns `wanted` by name."""
+def typed_changes(log: LogReader, table: str, wanted: pa.Schema, part: SlicePartition) -> Iterator[pa.RecordBatch]:
+    """The changes of one table in `part`, every version of it brought to the columns `wanted` by name."""
     from tailrace.sources.postgres.pgoutput import decode
 
-    for piece in slices:
+    for piece in part.slices:
         name = SegmentName.parse(piece.name)
         assert name is not None
         header, frames = log.read(name)
+        if header.log_id != part.log:
+            raise _of_another_log(log, piece.first - 1)
         if table in header.tables:
             for changes in decode(frames, piece.first, piece.last, {table}):
                 yield as_version(changes.to_arrow(), wanted, table)

@@ -8,3 +8,9 @@ SPARK = "spark"
 
 HOLD = "hold.json"
 """A request to let no sink go past an offset for a while: see `pipeline.holding`."""
+
+REQUESTS = "requests"
+"""What is asked of the run from outside: see `pipeline.requests`."""
+
+READERS = "readers"
+"""The places of named readers of the change log: see `log.readers`."""

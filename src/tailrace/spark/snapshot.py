@@ -11,6 +11,7 @@ import msgspec
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from tailrace.errors import SinkTaken, TailraceError
 from tailrace.model.schema import TableSchema
 from tailrace.sinks.base import ChunkMark
 from tailrace.sources.base import Chunk, TableRewritten
@@ -29,31 +30,48 @@ class ChunkWork(msgspec.Struct, frozen=True):
 
 
 class Loaded(msgspec.Struct, frozen=True):
+    """What became of a chunk. `error` is the table's own trouble, which is nobody else's."""
+
     table: str
     rows: int
     is_rewritten: bool = False
+    error: TailraceError | None = None
 
 
-def load_chunks(spark: SparkSession, source: Any, sink: Any, snapshot: str, work: Sequence[ChunkWork]) -> list[Loaded]:
-    """Load all chunks; a table that was rewritten meanwhile is reported, not raised."""
+def load_chunks(
+    spark: SparkSession, source: Any, sink: Any, snapshot: str, work: Sequence[ChunkWork], pool: str = POOL
+) -> list[Loaded]:
+    """Load all chunks; a table that was rewritten meanwhile, or can not be copied, is reported, not raised."""
     tasks = grouped(work, spark.sparkContext.defaultParallelism)
 
     def run(group: list[ChunkWork]) -> Any:
-        return attempt(lambda: [_load(source, sink, snapshot, item) for item in group])
+        return attempt(lambda: list(_load_all(source, sink, snapshot, group)))
 
-    with _in_pool(spark.sparkContext):
+    with _in_pool(spark.sparkContext, pool):
         found = unwrap(spark.sparkContext.parallelize(tasks, len(tasks)).map(run).collect())
     return [loaded for group in found for loaded in group]
 
 
 @contextmanager
-def _in_pool(context: SparkContext) -> Iterator[None]:
+def _in_pool(context: SparkContext, pool: str) -> Iterator[None]:
     """Spark shares slots out between pools, but first come, first served within one: a copy would be served first."""
-    context.setLocalProperty("spark.scheduler.pool", POOL)
+    context.setLocalProperty("spark.scheduler.pool", pool)
     try:
         yield
     finally:
         context.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]  # how pyspark removes one
+
+
+def _load_all(source: Any, sink: Any, snapshot: str, group: Sequence[ChunkWork]) -> Iterator[Loaded]:
+    """One after the other; a table that failed once is not tried again."""
+    failed: set[str] = set()
+    for item in group:
+        if item.schema.table in failed:
+            continue
+        loaded = _load(source, sink, snapshot, item)
+        if loaded.error is not None:
+            failed.add(loaded.table)
+        yield loaded
 
 
 def _load(source: Any, sink: Any, snapshot: str, item: ChunkWork) -> Loaded:
@@ -63,6 +81,10 @@ def _load(source: Any, sink: Any, snapshot: str, item: ChunkWork) -> Loaded:
         rows = sink.load_chunk(item.schema, item.mark, batches)
     except TableRewritten:
         return Loaded(chunk.table, 0, is_rewritten=True)
+    except TailraceError as error:
+        if error.retry or isinstance(error, SinkTaken):
+            raise
+        return Loaded(chunk.table, 0, error=error)
     return Loaded(chunk.table, rows)
 
 

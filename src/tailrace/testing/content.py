@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from tailrace.model.names import table_name
 from tailrace.testing.rendering import (
     FLOATS,
     INTEGERS,
@@ -137,7 +138,7 @@ def _times(rows: list[Row]) -> str:
 
 
 def _full_name(shape: Shape) -> str:
-    return f"{shape.schema}.{shape.name}"
+    return table_name(shape.schema, shape.name)
 
 
 def _short(row: Row) -> str:

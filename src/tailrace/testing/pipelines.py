@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -20,10 +21,14 @@ import yaml
 
 from tailrace.config import load
 from tailrace.errors import SinkError
+from tailrace.log.reader import LogReader
+from tailrace.log.storage import Storage
 from tailrace.model.lifecycle import TableState
 from tailrace.sinks.base import SinkState
 from tailrace.sinks.sql.sqlite import SqliteSink
 from tailrace.sources.postgres.positions import reached
+from tailrace.spark.layout import LOG
+from tailrace.testing import content
 from tailrace.testing.processes import wait_until
 
 WAIT_SECONDS = 180.0
@@ -72,6 +77,7 @@ class RunningPipeline:
         )
         self.lines: list[str] = []
         self.events: list[dict[str, Any]] = []
+        self._frozen: list[psutil.Process] = []
         self._readers = [
             threading.Thread(target=self._read, args=(stream,), daemon=True)
             for stream in (self.process.stdout, self.process.stderr)
@@ -103,6 +109,11 @@ class RunningPipeline:
     def said(self, event: str) -> list[dict[str, Any]]:
         """All events of one kind so far."""
         return [each for each in list(self.events) if each["event"] == event]
+
+    def copies(self, table: str, sink: str | None = None) -> int:
+        """How often a table's copy has begun in this life."""
+        began = [each for each in self.said("table") if each["table"] == table and each["state"] == "snapshot"]
+        return sum(sink in (None, each["sink"]) for each in began)
 
     def wait_for(self, is_so: Callable[[], object], what: str, seconds: float = WAIT_SECONDS) -> None:
         """Wait until `is_so`; fails with what the pipeline said when it does not come or the pipeline ends first."""
@@ -155,7 +166,24 @@ class RunningPipeline:
     def kill(self) -> None:
         """SIGKILL of the driver. Its JVM and its capture process must notice by themselves."""
         self.process.kill()
+        self.thaw()  # or they could not notice
         self.process.wait(10)
+
+    def freeze(self, *, but_capture: bool = False) -> None:
+        """SIGSTOP of all of its processes, the driver first: as a machine that is suspended, or out of reach."""
+        running = self.capture_process() if but_capture else None
+        self._frozen = [psutil.Process(self.process.pid)]
+        for member in self._frozen:  # which grows meanwhile
+            with suppress(psutil.NoSuchProcess):
+                member.suspend()
+                self._frozen += [child for child in member.children() if child != running]
+
+    def thaw(self) -> None:
+        """SIGCONT of whatever `freeze` has stopped."""
+        for member in reversed(self._frozen):
+            with suppress(psutil.NoSuchProcess):
+                member.resume()
+        self._frozen = []
 
     def kill_capture(self) -> None:
         """SIGKILL of the capture process. The pipeline must notice, and start another."""
@@ -223,6 +251,39 @@ class Replica:
         """Whether all tables are live, and have what the source committed before `position` of its log."""
         mark = self.state().watermark
         return mark is not None and bool(mark.position) and self.is_live() and reached(mark.position, position)
+
+
+def wait_until_same(
+    pipeline: RunningPipeline, url: str, path: Path, *tables: str, seconds: float = WAIT_SECONDS
+) -> None:
+    """Wait until a SQLite replica has the rows of its source, in all tables or in those given; fails with the rest."""
+    found: list[content.Difference] = []
+
+    def is_same() -> bool:
+        try:
+            found[:] = content.sqlite_differences(url, path, tables or None)
+        except sqlite3.OperationalError:  # it is just being made, or written
+            return False
+        return not found
+
+    try:
+        pipeline.wait_for(is_same, "the replica to be the same", seconds)
+    except AssertionError as error:
+        raise AssertionError("\n".join([*(each.values for each in found), str(error)])) from error
+
+
+def states(file: Path) -> dict[tuple[str, str], tuple[str, str]]:
+    """What `tailrace status` says of each sink and table: its state, and the reason for it."""
+    said = tailrace("status", file, "--json")
+    assert said.returncode == 0, said
+    return {(line["sink"], line["table"]): (line["state"], line.get("reason", "")) for line in json.loads(said.stdout)}
+
+
+def captured(file: Path) -> str:
+    """How far the change log of a pipeline goes, as a position of its source; empty while it has nothing."""
+    log = LogReader(Storage(load(file).state).folder(LOG))
+    ends = [name for name in log.names() if name.committed >= name.first]
+    return log.header(ends[-1]).position if ends else ""
 
 
 def position_of(url: str) -> str:

@@ -7,6 +7,7 @@ It listens on 127.0.0.1 only, has `wal_level=logical`, and ends with the process
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -141,6 +142,39 @@ class PostgresServer:
         self._settings |= {name: _as_setting(value) for name, value in (settings or {}).items()}
         self._run()
 
+    def standby(self, slot: str, settings: Mapping[str, object] | None = None, port: int | None = None) -> Self:
+        """A hot standby of this running server, fed through a new physical slot; `settings` are over the primary's."""
+        merged = {**self._settings, **{name: _as_setting(value) for name, value in (settings or {}).items()}}
+        copy = type(self)(_home(None, self._owner), self._owner, self.bin, merged, self._password, temporary=True)
+        copy.port = port or copy.port
+        command: list[str | Path] = [self.bin / "pg_basebackup", "-d", self.url, "-D", copy._data, "-C", "-S", slot]
+        try:
+            copy._do([*command, "-R", "-c", "fast", "--no-sync"])
+            copy._run()
+        except BaseException:
+            copy.stop()
+            raise
+        return copy
+
+    def promote(self) -> None:
+        """Make a standby a primary, and return when it takes writes."""
+        self.execute("SELECT pg_promote(true, 60)")
+
+    def save(self, folder: Path) -> None:
+        """Stop, copy all files into `folder`, and start again: a cold backup."""
+        self._shut_down()
+        shutil.copytree(self._data, folder, symlinks=True)
+        self._run()
+
+    def restore(self, folder: Path) -> None:
+        """Stop, put back what `save` copied, and start again."""
+        self._shut_down()
+        shutil.rmtree(self._data)
+        shutil.copytree(folder, self._data, symlinks=True)
+        for each in (self._data, *self._data.rglob("*")):
+            self._owner.own(each)
+        self._run()
+
     def __enter__(self) -> Self:
         return self
 
@@ -159,13 +193,20 @@ class PostgresServer:
             secret.write_text(self._password + "\n")
             self._owner.own(secret)
             command += ["--pwfile", secret]
+        try:
+            self._do(command)
+        finally:
+            secret.unlink(missing_ok=True)
+
+    def _do(self, command: list[str | Path]) -> None:
+        """Run a program to its end, as the server's user."""
         self._process = self._launch(command)  # ours to kill, if we are interrupted
         try:
             if self._process.wait() != 0:
-                raise ServerFailed(f"initdb failed in {self.folder}:\n{processes.last_lines(self.log_file)}")
+                name = Path(command[0]).name
+                raise ServerFailed(f"{name} failed in {self.folder}:\n{processes.last_lines(self.log_file)}")
         finally:
             self.kill()
-            secret.unlink(missing_ok=True)
 
     def _run(self) -> None:
         self._write_settings()
@@ -232,6 +273,20 @@ class PostgresServer:
                 except psycopg.errors.UndefinedObject:
                     pass  # a temporary slot that went with its session
         return False
+
+
+def execute(url: str, *statements: str) -> None:
+    """Run statements one after the other, each in a transaction of its own."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
+
+
+def free_slot(url: str, slot: str) -> None:
+    """Cut off whoever reads from a slot: what `wal_sender_timeout` does to a reader that answers no more."""
+    end = "SELECT pg_terminate_backend(active_pid, 10000) FROM pg_replication_slots WHERE slot_name = %s"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(end, [slot])
 
 
 def _as_setting(value: object) -> str:

@@ -13,6 +13,8 @@ from typing import Any
 
 import psycopg
 
+from tailrace.model.names import parse_table, table_name
+
 Row = tuple[Any, ...]
 Reader = Callable[[Any], Any]
 
@@ -62,10 +64,16 @@ class Shape:
     name: str
     columns: tuple[Column, ...]
     key: tuple[str, ...]
+    is_partitioned: bool = False
 
     @property
     def sql_name(self) -> str:
         return f"{quote(self.schema)}.{quote(self.name)}"
+
+    @property
+    def own_rows(self) -> str:
+        """What to select from: a table's own rows, without those of tables that inherit from it."""
+        return self.sql_name if self.is_partitioned else f"ONLY {self.sql_name}"
 
     @property
     def flat_name(self) -> str:
@@ -88,25 +96,28 @@ def quote(name: str) -> str:
 
 
 def tables_of(url: str) -> list[str]:
-    """Every table of the user's schemas as `schema.name`; a partitioned table is one table."""
+    """Every table of the user's schemas, by the names that tailrace uses; a partitioned table is one table."""
     query = (
-        "SELECT nspname || '.' || relname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace"
+        "SELECT nspname, relname FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace"
         " WHERE relkind IN ('r', 'p') AND NOT relispartition"
-        " AND nspname <> 'information_schema' AND nspname NOT LIKE 'pg\\_%' ORDER BY 1"
+        " AND nspname <> 'information_schema' AND nspname NOT LIKE 'pg\\_%' ORDER BY 1, 2"
     )
     with connect(url) as connection:
-        return [name for (name,) in connection.execute(query)]
+        return [table_name(schema, name) for schema, name in connection.execute(query)]
 
 
 def shape_of(url: str, table: str) -> Shape:
-    """The shape of `schema.name`, or of `name` in `public`; names are written without quotes."""
-    schema, dot, name = table.partition(".")
-    schema, name = (schema, name) if dot else ("public", table)
+    """The shape of `schema.name`, or of `name` in `public`."""
+    parts = parse_table(table)
+    assert parts is not None, table
+    schema, name = parts
     with connect(url) as connection:
         parameters = {"table": f"{quote(schema)}.{quote(name)}"}
         columns = tuple(Column(*row) for row in connection.execute(_SHAPE, parameters))
         key = connection.execute(_KEY, parameters).fetchone()
-    return Shape(schema, name, columns, tuple(key[0]) if key else ())
+        kind = connection.execute("SELECT relkind = 'p' FROM pg_class WHERE oid = %(table)s::regclass", parameters)
+        [is_partitioned] = kind.fetchone() or [False]
+    return Shape(schema, name, columns, tuple(key[0]) if key else (), is_partitioned)
 
 
 def rows_of(url: str, shape: Shape) -> Iterator[Row]:
@@ -119,7 +130,7 @@ def rows_of(url: str, shape: Shape) -> Iterator[Row]:
     readers = readers_of(shape)
     with connect(url) as connection, connection.cursor(name="content") as cursor:
         cursor.itersize = 5_000
-        for row in cursor.execute(f"SELECT {expressions} FROM {shape.sql_name} ORDER BY {order}".encode()):
+        for row in cursor.execute(f"SELECT {expressions} FROM {shape.own_rows} ORDER BY {order}".encode()):
             yield read(row, readers)
 
 

@@ -119,9 +119,10 @@ class SourceRows:
 
 
 def apply(sink: Any, changes: Sequence[NetChanges], offset: int, fetch: SourceRows | None = None) -> int:
-    """One micro-batch in one part, up to `offset` of the log."""
+    """One micro-batch in one part, from where the sink is up to `offset` of the log."""
     part = sink.stage(f"batch-{offset}", 0, changes)
-    return int(sink.commit(Batch((part,), watermark(offset)), fetch or SourceRows(changes[0].schema)))
+    batch = Batch((part,), watermark(offset), before=sink.read_state().watermark)
+    return int(sink.commit(batch, fetch or SourceRows(changes[0].schema)))
 
 
 def same(found: list[tuple[Any, ...]], expected: list[tuple[Any, ...]]) -> bool:

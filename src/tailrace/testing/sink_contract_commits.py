@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from tailrace.errors import SinkChanged, SinkTaken, SinkUnavailable
 from tailrace.model.lifecycle import TableState
 from tailrace.model.schema import TableSchema
 from tailrace.sinks.base import Batch, Sink
@@ -28,6 +30,7 @@ from tailrace.testing.sink_changes import (
     partial,
     same,
     status,
+    table_of,
     watermark,
 )
 from tailrace.testing.sink_process import Commit, kill_at, stopped_at
@@ -40,10 +43,73 @@ class CommitsContract:
 
     def test_a_repeated_batch_changes_nothing(self, sink: Sink, rows: ReadRows) -> None:
         apply(sink, [net(ITEMS, [(1, "a", None)]), net(LOOSE, [(1, "a")])], 10)
-        apply(sink, [net(ITEMS, [(1, "b", None)])], 20)
-        assert apply(sink, [net(ITEMS, [(1, "a", None)]), net(LOOSE, [(1, "a")])], 10) == 0
-        assert (rows(ITEMS), rows(LOOSE)) == ([(1, "b", None)], [(1, "a")])
+        assert apply(sink, [net(ITEMS, [(1, "b", None)]), net(LOOSE, [(1, "a")])], 10) == 0
+        assert (rows(ITEMS), rows(LOOSE)) == ([(1, "a", None)], [(1, "a")])
+
+    def test_a_batch_that_did_not_start_where_the_sink_is_changes_nothing(self, sink: Sink, rows: ReadRows) -> None:
+        apply(sink, [net(LOOSE, [(1, "a")])], 10)
+        apply(sink, [net(LOOSE, [(2, "b")])], 20)
+        for before in (None, watermark(10)):
+            part = sink.stage("batch", 0, [net(LOOSE, [(1, "a")])])
+            with pytest.raises(SinkChanged, match="offset 20"):
+                sink.commit(Batch((part,), watermark(15), before=before), SourceRows(LOOSE))
+        assert same(rows(LOOSE), [(1, "a"), (2, "b")])
         assert sink.read_state().watermark == watermark(20)
+
+    # --- one run at a time -------------------------------------------------------------------------------------------
+
+    def test_a_run_writes_nothing_after_the_claim_of_another(
+        self, sink: Sink, make_sink: MakeSink, rows: ReadRows
+    ) -> None:
+        sink.claim("first")
+        apply(sink, [net(LOOSE, [(1, "a")])], 10)
+        sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [chunk(ITEMS)], clear=True)
+        staged = sink.stage("batch", 0, [net(LOOSE, [(2, "late")])])
+        other = make_sink()
+        other.claim("second")
+        late: list[Callable[[], object]] = [
+            lambda: sink.commit(Batch((staged,), watermark(20), before=watermark(10)), SourceRows(LOOSE)),
+            lambda: sink.commit(Batch(tables=(status(LOOSE),)), SourceRows(LOOSE)),
+            lambda: sink.begin_snapshot(status(LOOSE, TableState.SNAPSHOT), [], clear=True),
+            lambda: sink.load_chunk(ITEMS, chunk(ITEMS), iter([table_of(ITEMS, [(1, "late", None)])])),
+            lambda: sink.finish_snapshot(status(ITEMS, TableState.SNAPSHOT)),
+        ]
+        for work in late:
+            with pytest.raises(SinkTaken, match="another run"):
+                work()
+        apply(other, [net(LOOSE, [(3, "c")])], 15)
+        other.close()
+        assert same(rows(LOOSE), [(1, "a"), (3, "c")])
+        assert (rows(ITEMS), sink.read_state().watermark) == ([], watermark(15))
+
+    def test_a_claim_travels_with_the_sink(self, sink: Sink, make_sink: MakeSink, rows: ReadRows) -> None:
+        sink.claim("first")
+        sink.begin_snapshot(status(LOOSE, TableState.SNAPSHOT), [chunk(LOOSE)], clear=True)
+        task = pickle.loads(pickle.dumps(sink))
+        assert task.load_chunk(LOOSE, chunk(LOOSE), iter([table_of(LOOSE, [(1, "a")])])) == 1
+        task.close()
+        other = make_sink()
+        other.claim("first")  # a run that was interrupted while it claimed may claim again
+        apply(other, [net(LOOSE, [(2, "b")])], 10)
+        other.close()
+        assert same(rows(LOOSE), [(1, "a"), (2, "b")])
+
+    def test_a_claim_does_not_wait_for_ever_for_a_run_that_was_stopped(
+        self, sink: Sink, make_sink: MakeSink, rows: ReadRows, tmp_path: Path
+    ) -> None:
+        """In the midst of its commit. Where it can not be broken off, the sink says that it is busy."""
+        sink.claim("first")
+        apply(sink, [net(LOOSE, [(1, "a")])], 10)
+        late = Commit(sink, [net(LOOSE, [(2, "late")])], watermark(20))
+        other = make_sink()
+        with stopped_at("sink-before-commit", late, tmp_path, may_fail=True):
+            try:
+                other.claim("second")
+            except SinkUnavailable:
+                return
+            apply(other, [net(LOOSE, [(3, "c")])], 15)
+        other.close()
+        assert same(rows(LOOSE), [(1, "a"), (3, "c")])
 
     def test_a_commit_whose_answer_was_lost_may_be_repeated(self, sink: Sink, rows: ReadRows) -> None:
         part = sink.stage("batch", 0, [net(LOOSE, [(1, "a")])])
@@ -62,7 +128,7 @@ class CommitsContract:
     def test_a_batch_of_a_log_that_was_made_anew_is_not_taken_for_an_old_one(self, sink: Sink, rows: ReadRows) -> None:
         apply(sink, [net(LOOSE, [(1, "a")])], 500)
         part = sink.stage("batch", 0, [net(LOOSE, [(2, "b")])])
-        sink.commit(Batch((part,), watermark(3, "another log")), SourceRows(LOOSE))
+        sink.commit(Batch((part,), watermark(3, "another log"), before=watermark(500)), SourceRows(LOOSE))
         assert same(rows(LOOSE), [(1, "a"), (2, "b")])
         assert sink.read_state().watermark == watermark(3, "another log")
 
@@ -134,7 +200,7 @@ class CommitsContract:
         rest = partial(ITEMS, ("notes",), [(7, "b", None)])
         part = sink.stage("batch-2", 0, [net(ITEMS, [(1, "changed", None)], partials=[rest])])
         with pytest.raises(ConnectionError):
-            sink.commit(Batch((part,), watermark(20), (status(ITEMS),)), unavailable)
+            sink.commit(Batch((part,), watermark(20), (status(ITEMS),), watermark(10)), unavailable)
         assert rows(ITEMS) == [(1, "a", "x")]
         assert (sink.read_state().watermark, sink.read_state().tables) == (watermark(10), {})
         apply(sink, [net(ITEMS, [(1, "changed", None)])], 20)
@@ -160,7 +226,7 @@ class CommitsContract:
         assert content() == (new if is_done else old)
         restarted.clean()
         part = restarted.stage("batch-20", 0, changes)
-        restarted.commit(Batch((part,), watermark(20), (status(ITEMS, offset=20),)), SourceRows(ITEMS))
+        restarted.commit(Batch((part,), watermark(20), (status(ITEMS, offset=20),), watermark(10)), SourceRows(ITEMS))
         assert content() == new
         restarted.close()
 
@@ -194,7 +260,8 @@ class CommitsContract:
 
     def test_the_newest_status_of_a_table_counts(self, sink: Sink) -> None:
         for offset, state in ((10, TableState.CATCH_UP), (20, TableState.LIVE)):
-            sink.commit(Batch((), watermark(offset), (status(ITEMS, state),)), SourceRows(ITEMS))
+            before = sink.read_state().watermark
+            sink.commit(Batch((), watermark(offset), (status(ITEMS, state),), before), SourceRows(ITEMS))
         assert sink.read_state().tables[ITEMS.table].state is TableState.LIVE
 
     def test_a_forgotten_pipeline_leaves_its_tables(self, sink: Sink, rows: ReadRows) -> None:
@@ -214,7 +281,7 @@ class CommitsContract:
         sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [chunk(ITEMS)], clear=True)
         staged = other.stage("batch-6", 0, [net(ORDERS, [(2, 2)])])
         sink.clean()
-        other.commit(Batch((staged,), watermark(6)), SourceRows(ORDERS))
+        other.commit(Batch((staged,), watermark(6), before=watermark(5)), SourceRows(ORDERS))
         assert same(rows(ORDERS), [(1, 1), (2, 2)])
         assert (sink.read_state().watermark, other.read_state().watermark) == (watermark(10), watermark(6))
         assert (other.read_state().tables, other.read_state().chunks) == ({}, {})

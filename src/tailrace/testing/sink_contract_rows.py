@@ -142,8 +142,7 @@ class RowsContract:
         apply(sink, [net(ITEMS, [(1, "a later one", "of its own"), (9, "b", "right"), (2, "c", "y")])], 10)
         source = SourceRows(ITEMS, [(9, "of the source", "right")])
         part = sink.stage("ahead", 0, [net(ITEMS, partials=[partial(ITEMS, ("notes",), [(9, "a", None)], [(1,)])])])
-        ahead = msgspec.structs.replace(status(ITEMS, TableState.CATCH_UP, 20), is_ahead=True)
-        sink.commit(Batch((part,), None, (ahead,)), source)
+        sink.commit(Batch((part,), None, (status(ITEMS, TableState.AHEAD, 20),)), source)
         assert source.asked == [("9",)]
         assert same(rows(ITEMS), [(9, "of the source", "right"), (2, "c", "y")])
 

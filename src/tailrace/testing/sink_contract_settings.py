@@ -51,7 +51,7 @@ class RenamesContract:
         sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [chunk(ITEMS)], clear=True)
         first = [(1, "a", "x"), (2, "b", "y"), (3, "c", "z"), (4, "d", None)]
         sink.load_chunk(ITEMS, chunk(ITEMS), iter([table_of(ITEMS, first)]))
-        sink.finish_snapshot(ITEMS)
+        sink.finish_snapshot(status(ITEMS, TableState.SNAPSHOT))
         apply(sink, [net(ITEMS, [(1, "A", "x")], deletes=[(4,)])], 10)
         apply(sink, [net(ITEMS, partials=[partial(ITEMS, ("notes",), [(2, "B", None)])])], 20)
         apply(sink, [net(ITEMS, partials=[partial(ITEMS, ("notes",), [(30, "C", None)], [(3,)])])], 30)
@@ -68,7 +68,9 @@ class RenamesContract:
         sink = make_sink(**RENAMES)
         apply(sink, [net(ITEMS, [(1, "a", "x")])], 10)
         part = sink.stage("batch", 0, [net(ITEMS, partials=[partial(ITEMS, ("notes",), [(2, "B", None)])])])
-        sink.commit(Batch((part,), watermark(20)), SourceRows(ITEMS, [(2, "B", "from the source")]))
+        sink.commit(
+            Batch((part,), watermark(20), before=watermark(10)), SourceRows(ITEMS, [(2, "B", "from the source")])
+        )
         assert sorted(rows(THINGS)) == [(1, "a", "x"), (2, "B", "from the source")]
         sink.close()
 
@@ -113,7 +115,7 @@ class QuarantineContract:
         """A sink whose table `items` refuses the name `bad`; what it refuses is set aside."""
         sink = make_sink(on_error="quarantine")
         sink.begin_snapshot(status(ITEMS, TableState.LIVE), [], clear=True)
-        sink.finish_snapshot(ITEMS)
+        sink.finish_snapshot(status(ITEMS, TableState.SNAPSHOT))
         refuse(ITEMS, "name", BAD)
         return sink
 
@@ -145,7 +147,7 @@ class QuarantineContract:
         refuse(ITEMS, "name", BAD)
         batches = [table_of(ITEMS, [(1, "a", None), (2, BAD, None)]), table_of(ITEMS, [(3, "c", None)])]
         sink.load_chunk(ITEMS, chunk(ITEMS), iter(batches))
-        sink.finish_snapshot(ITEMS)
+        sink.finish_snapshot(status(ITEMS, TableState.SNAPSHOT))
         assert sorted(rows(ITEMS)) == [(1, "a", None), (3, "c", None)]
         assert _told(sink.quarantined()) == [("read", "2")]
         assert sink.load_chunk(ITEMS, chunk(ITEMS), iter(batches)) == 0
@@ -189,7 +191,7 @@ class QuarantineContract:
     ) -> None:
         sink = make_sink(on_error="quarantine")
         sink.begin_snapshot(status(ITEMS, TableState.LIVE), [], clear=True)
-        sink.finish_snapshot(ITEMS)
+        sink.finish_snapshot(status(ITEMS, TableState.SNAPSHOT))
         apply(sink, [net(ITEMS, [(1, "a", None), (-2, "b", None)])], 10)
         allow = keep(ITEMS)
         apply(sink, [net(ITEMS, deletes=[(-2,)])], 20)
@@ -229,7 +231,7 @@ class QuarantineContract:
     ) -> None:
         sink = make_sink(on_error="quarantine", **RENAMES)
         sink.begin_snapshot(status(ITEMS, TableState.LIVE), [], clear=True)
-        sink.finish_snapshot(ITEMS)
+        sink.finish_snapshot(status(ITEMS, TableState.SNAPSHOT))
         refuse(THINGS, "title", BAD)
         apply(sink, [net(ITEMS, [(1, BAD, None), (2, "b", None)])], 10)
         assert rows(THINGS) == [(2, "b", None)]

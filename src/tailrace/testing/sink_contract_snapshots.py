@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tailrace.model.lifecycle import TableState
-from tailrace.model.schema import Column
+from tailrace.model.schema import Column, Identity
 from tailrace.sinks.base import Sink
 from tailrace.testing.sink_changes import (
     INT,
@@ -106,6 +106,17 @@ class SnapshotsContract:
         sink.load_chunk(renamed, chunk(renamed), iter([table_of(renamed, [(1, "a", 5)])]))
         assert rows(renamed) == [(1, "a", 5)]
 
+    def test_a_snapshot_of_a_table_that_has_lost_its_key_takes_rows_that_repeat(
+        self, sink: Sink, rows: ReadRows
+    ) -> None:
+        apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
+        keyless = msgspec.structs.replace(ITEMS, key=(), identity=Identity.FULL)
+        sink.begin_snapshot(status(keyless, TableState.SNAPSHOT), [chunk(keyless)], clear=True)
+        sink.load_chunk(keyless, chunk(keyless), iter([table_of(keyless, [(1, "a", None), (2, "b", None)])]))
+        sink.finish_snapshot(status(keyless, TableState.SNAPSHOT))
+        apply(sink, [net(keyless, [(2, "a", None)], deletes=[(1, "a", None)], copies=[1])], 11)
+        assert same(rows(keyless), [(2, "a", None), (2, "b", None)])
+
     def test_a_snapshot_may_begin_without_clearing(self, sink: Sink, rows: ReadRows) -> None:
         apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
         sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [chunk(ITEMS)], clear=False)
@@ -118,7 +129,7 @@ class SnapshotsContract:
     def test_a_resumed_snapshot_replaces_rows_that_are_there_already(self, sink: Sink, rows: ReadRows) -> None:
         sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [chunk(ITEMS, 0), chunk(ITEMS, 1)], clear=True)
         sink.load_chunk(ITEMS, chunk(ITEMS, 0), iter([table_of(ITEMS, [(1, "a", None)])]))
-        sink.finish_snapshot(ITEMS)  # from here on, rows may come twice
+        sink.finish_snapshot(status(ITEMS, TableState.SNAPSHOT))  # from here on, rows may come twice
         sink.load_chunk(ITEMS, chunk(ITEMS, 1), iter([table_of(ITEMS, [(1, "moved between pages", "x")])]))
         assert rows(ITEMS) == [(1, "moved between pages", "x")]
 
@@ -126,6 +137,6 @@ class SnapshotsContract:
         sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [chunk(ITEMS)], clear=True)
         sink.load_chunk(ITEMS, chunk(ITEMS), iter([table_of(ITEMS, [(1, "a", None), (2, "b", None)])]))
         for _ in range(2):
-            sink.finish_snapshot(ITEMS)
+            sink.finish_snapshot(status(ITEMS, TableState.SNAPSHOT))
         apply(sink, [net(ITEMS, [(1, "changed", None)], deletes=[(2,)])], 10)
         assert rows(ITEMS) == [(1, "changed", None)]

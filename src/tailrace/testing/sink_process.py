@@ -40,7 +40,8 @@ class Commit:
 
     def __call__(self) -> None:
         part = self.sink.stage(f"batch-{self.watermark.offset}", 0, self.changes)
-        self.sink.commit(Batch((part,), self.watermark, self.tables), _no_fetch)
+        before = self.sink.read_state().watermark
+        self.sink.commit(Batch((part,), self.watermark, self.tables, before), _no_fetch)
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def kill_at(failpoint: str, work: Commit | LoadChunk, folder: Path) -> None:
 
 
 @contextmanager
-def stopped_at(failpoint: str, work: Commit | LoadChunk, folder: Path) -> Iterator[None]:
+def stopped_at(failpoint: str, work: Commit | LoadChunk, folder: Path, *, may_fail: bool = False) -> Iterator[None]:
     """Inside of this context the process that does `work` stands still at the failpoint; then it goes on to its end."""
     with _child(failpoints.environment(failpoint, action="stop"), work, folder) as child:
         _, status = os.waitpid(child.pid, os.WUNTRACED)
@@ -71,7 +72,7 @@ def stopped_at(failpoint: str, work: Commit | LoadChunk, folder: Path) -> Iterat
             yield
         finally:
             child.send_signal(signal.SIGCONT)
-            assert child.wait(SECONDS) == 0
+            assert child.wait(SECONDS) == 0 or may_fail
 
 
 def _child(environment: dict[str, str], work: Commit | LoadChunk, folder: Path) -> subprocess.Popen[bytes]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count, zip_longest
 from pathlib import Path
@@ -25,6 +25,7 @@ from tailrace.sources.postgres.positions import reached
 from tailrace.testing.mysql import MariaDbServer, MySqlServer
 from tailrace.testing.pipelines import RunningPipeline, position_of
 from tailrace.testing.postgres import PostgresServer
+from tailrace.testing.processes import wait_until
 
 Server = PostgresServer | MySqlServer | MariaDbServer
 
@@ -43,6 +44,12 @@ _OPEN_WRITES = {
     " AND state = 'idle in transaction' AND backend_xid IS NOT NULL",
     "mysql": "SELECT count(*) FROM information_schema.innodb_trx t JOIN information_schema.processlist p"
     " ON p.id = t.trx_mysql_thread_id WHERE p.db = database() AND p.command = 'Sleep' AND t.trx_rows_modified > 0",
+}
+_TRANSACTIONS = {
+    "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+    " AND pid <> pg_backend_pid() AND xact_start IS NOT NULL AND backend_type = 'client backend'",
+    "mysql": "SELECT count(*) FROM information_schema.innodb_trx t JOIN information_schema.processlist p"
+    " ON p.id = t.trx_mysql_thread_id WHERE p.db = database() AND p.id <> connection_id()",
 }
 _SESSIONS = {
     "postgresql": "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()",
@@ -98,6 +105,17 @@ class SinkDatabase:
     def has_open_write(self) -> bool:
         """Whether a session has written in a transaction, and waits inside of it."""
         return bool(self.query(_OPEN_WRITES[self.family])[0][0])
+
+    def is_idle(self) -> bool:
+        """Whether nobody else is in a transaction that keeps others from writing."""
+        if self.is_server:
+            return self.query(_TRANSACTIONS[self.family]) == [(0,)]
+        with closing(sqlite3.connect(self.path, isolation_level=None, timeout=0)) as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:  # it is locked
+                return False
+            return True
 
     def cut_sessions(self) -> int:
         """End all other sessions in this database; how many there were."""
@@ -190,6 +208,22 @@ def wait_until_current(pipeline: RunningPipeline, file: Path, source: str, sinks
     for name in sinks:
         view = SinkView(file, name)
         pipeline.wait_for(lambda view=view: view.has_reached(position), f"sink {name} to be current")  # type: ignore[misc]
+
+
+def freeze_between_commits(pipeline: RunningPipeline, sinks: Iterable[SinkDatabase], tries: int = 100) -> None:
+    """Freeze all of a pipeline but its capture process, while it is in no transaction of a sink: that would be a lock.
+
+    What it is in the middle of elsewhere, it goes on with when it is thawed.
+    """
+    databases = list(sinks)
+    for _ in range(tries):
+        pipeline.freeze(but_capture=True)
+        with suppress(TimeoutError):  # a statement that has begun ends by itself
+            wait_until(lambda: all(sink.is_idle() for sink in databases), seconds=1, what="no transaction", every=0.1)
+            return
+        pipeline.thaw()
+        pipeline.wait_for(lambda: all(sink.is_idle() for sink in databases), "a moment between commits")
+    raise AssertionError(f"the pipeline was in a transaction of a sink {tries} times")
 
 
 def assert_same_rows(source: str, database: SinkDatabase, table: str, columns: Sequence[str], key: str) -> int:

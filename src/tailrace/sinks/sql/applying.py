@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,10 @@ from tailrace.sinks.sql.isolation import Refused
 from tailrace.sinks.sql.merging import absent_keys, delete, move, staged_keys, unmoved, update, upsert
 from tailrace.sinks.sql.staged import Relation, StagedChanges, StagedPartial
 from tailrace.sinks.sql.staging import Inline, columns_of
+
+FETCH_ROWS = 64
+FETCH_BYTES = 16 << 20
+"""Rows that are read from the source together: so many at first, then about so much."""
 
 
 class TableMerge:
@@ -52,8 +57,7 @@ class TableMerge:
             absent: list[tuple[Any, ...]] = []
             change = self._remove if partial.moves and is_ahead else functools.partial(self._change, partial)
             merge("update", partial.rows, functools.partial(change, absent))
-            rows = self._fetched(absent, fetch) if absent else None
-            if rows is not None and rows.num_rows:
+            for rows in self._fetched(absent, fetch):
                 merge("upsert", Inline(self._dialect).write(columns_of(self._schema, rows)), self._upsert)
 
     def _delete(self, rows: Relation) -> None:
@@ -80,8 +84,20 @@ class TableMerge:
             self._session.merge(statement, rows)
         absent += found
 
-    def _fetched(self, keys: list[tuple[Any, ...]], fetch: FetchRows) -> pa.RecordBatch:
-        """Rows that the table lacks, as the source has them now; if they are gone there, their delete follows."""
+    def _fetched(self, keys: list[tuple[Any, ...]], fetch: FetchRows) -> Iterator[pa.RecordBatch]:
+        """Rows that the table lacks, as the source has them now; if they are gone there, their delete follows.
+
+        Nobody knows how large they are: each piece says how many the next one may have.
+        """
+        done, count = 0, FETCH_ROWS
+        while done < len(keys):
+            rows = self._fetched_together(keys[done : done + count], fetch)
+            done += count
+            count = max(count * 4 if rows.nbytes * 4 < FETCH_BYTES else count * FETCH_BYTES // (rows.nbytes + 1), 1)
+            if rows.num_rows:
+                yield rows
+
+    def _fetched_together(self, keys: list[tuple[Any, ...]], fetch: FetchRows) -> pa.RecordBatch:
         columns = [list(values) for values in zip(*keys, strict=True)]
         wanted = pa.RecordBatch.from_pydict(dict(zip(self._source.key, columns, strict=True)))
         return self._mapping.rows(self._source, fetch(self._source, wanted))

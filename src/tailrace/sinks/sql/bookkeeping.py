@@ -1,4 +1,5 @@
-"""What a sink remembers of one pipeline, in tables of its own beside the data: watermark, table statuses, chunk marks.
+"""What a sink remembers of one pipeline, in tables of its own beside the data: which run may write, the watermark,
+table statuses, chunk marks.
 
 Every write is part of the caller's transaction, so what is remembered is always true of the data.
 """
@@ -11,17 +12,26 @@ from typing import Any
 
 import msgspec
 
+from tailrace.errors import SinkChanged, SinkRejected, SinkTaken
 from tailrace.model.lifecycle import TableStatus
-from tailrace.model.watermark import Watermark
+from tailrace.model.watermark import SourceIdentity, Watermark
 from tailrace.sinks.base import Batch, ChunkMark, Quarantined, Rejected, SinkState
 from tailrace.sinks.sql.dialect import Dialect, Session
 
 _KEYS = {"pipeline": "name", "name": "name", "generation": "integer", "number": "integer"}
 TABLES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     "watermarks": (
-        {"pipeline": "name", "log_id": "text", "log_offset": "integer", "position": "text", "committed_at": "moment"},
+        {
+            "pipeline": "name",
+            "log_id": "text",
+            "log_offset": "integer",
+            "position": "text",
+            "source": "text",
+            "committed_at": "moment",
+        },
         ("pipeline",),
     ),
+    "runs": ({"pipeline": "name", "run": "text", "claimed_at": "moment"}, ("pipeline",)),
     "tables": ({"pipeline": "name", "name": "name", "status": "text"}, ("pipeline", "name")),
     "quarantine": (
         {
@@ -57,11 +67,15 @@ class Bookkeeping:
         return all(self._dialect.existing(session, target) is not None for target in self._targets.values())
 
     def create(self, session: Session) -> None:
-        """Our schema and our tables, if they are missing."""
+        """Our schema and our tables, if they are missing; and the columns that an older tailrace did not have."""
         dialect = self._dialect
         for name, (columns, key) in TABLES.items():
             target = self._targets[name]
-            if dialect.existing(session, target) is not None:
+            existing = dialect.existing(session, target)
+            if existing is not None:
+                for column in columns.keys() - {each.name for each in existing.columns}:
+                    type_ = dialect.state_type(columns[column])
+                    session.execute(f"ALTER TABLE {self._names[name]} ADD COLUMN {dialect.quote(column)} {type_}")
                 continue
             if not dialect.has_schema(session, target.schema):
                 session.execute(dialect.create_schema(target.schema))
@@ -77,9 +91,18 @@ class Bookkeeping:
             chunks.setdefault(table, []).append(mark)
         return SinkState(self.watermark(session), {status.table: status for status in self.statuses(session)}, chunks)
 
+    def claim(self, session: Session, run: str) -> None:
+        self._write(session, "runs", {"run": run}, {"claimed_at": "CURRENT_TIMESTAMP"})
+
+    def check_claim(self, session: Session, run: str) -> None:
+        """Raise SinkTaken unless this run's claim is the last one; no other can be made before the transaction ends."""
+        found = self._select(session, "runs", ["run"], lock=self._dialect.share_lock)
+        last = found[0][0] if found else ""
+        if last != run:
+            raise SinkTaken(f"another run of {self._owner} writes to the sink now; this one must not any more")
+
     def statuses(self, session: Session) -> list[TableStatus]:
-        found = self._select(session, "tables", ["status"])
-        return [msgspec.json.decode(status, type=TableStatus) for (status,) in found]
+        return [_status(text) for (text,) in self._select(session, "tables", ["status"])]
 
     def is_active(self, session: Session, owner: str) -> bool:
         """Whether another pipeline's sink has notes here."""
@@ -90,32 +113,42 @@ class Bookkeeping:
         )
 
     def watermark(self, session: Session) -> Watermark | None:
-        found = self._select(session, "watermarks", ["log_id", "log_offset", "position"])
-        return Watermark(*found[0]) if found else None
+        found = self._select(session, "watermarks", ["log_id", "log_offset", "position", "source"])
+        if not found:
+            return None
+        log_id, offset, position, source = found[0]
+        known = msgspec.json.decode(source, type=SourceIdentity) if source else None
+        return Watermark(log_id, offset, position, known)
 
     def status(self, session: Session, table: str) -> TableStatus | None:
         found = self._select(session, "tables", ["status"], name=table)
-        return msgspec.json.decode(found[0][0], type=TableStatus) if found else None
+        return _status(found[0][0]) if found else None
 
     def is_committed(self, session: Session, batch: Batch) -> bool:
-        """True for a batch that is in the sink already, whoever lost the answer."""
-        if batch.watermark is not None:
-            return _covers(self.watermark(session), batch.watermark)
-        stored = [self.status(session, status.table) for status in batch.tables]
-        return bool(stored) and all(
-            old is not None and old.state == new.state and _covers(old.watermark, new.watermark)
-            for old, new in zip(stored, batch.tables, strict=True)
-        )
+        """True for a batch that is in the sink already, whoever lost the answer.
+
+        Raises SinkChanged where the sink is neither before the batch nor behind it.
+        """
+        if batch.watermark is None:
+            return bool(batch.tables) and all(self.status(session, new.table) == new for new in batch.tables)
+        stored = self.watermark(session)
+        if batch.watermark.is_at(stored):
+            return True
+        if stored is not None and not stored.is_at(batch.before):
+            raise SinkChanged(
+                f"the watermark of {self._owner} in the sink is offset {stored.offset}, and not where this run left it"
+            )
+        return False
 
     def is_loaded(self, session: Session, mark: ChunkMark) -> bool:
-        """A chunk of a plan that was given up counts as loaded."""
-        found = self._select(
-            session, "chunks", ["is_loaded"], name=mark.table, generation=mark.generation, number=mark.number
-        )
+        """A chunk of a plan that was given up counts as loaded. Holds the mark until the transaction ends."""
+        place = {"name": mark.table, "generation": mark.generation, "number": mark.number}
+        found = self._select(session, "chunks", ["is_loaded"], lock=self._dialect.update_lock, **place)
         return not found or bool(found[0][0])
 
     def write_watermark(self, session: Session, mark: Watermark) -> None:
-        row = {"log_id": mark.log_id, "log_offset": mark.offset, "position": mark.position}
+        source = "" if mark.source is None else msgspec.json.encode(mark.source).decode()
+        row = {"log_id": mark.log_id, "log_offset": mark.offset, "position": mark.position, "source": source}
         self._write(session, "watermarks", row, {"committed_at": "CURRENT_TIMESTAMP"})
 
     def write_status(self, session: Session, status: TableStatus) -> None:
@@ -171,10 +204,12 @@ class Bookkeeping:
         for name in TABLES:
             self._delete(session, name)
 
-    def _select(self, session: Session, table: str, columns: list[str], **where: Any) -> list[tuple[Any, ...]]:
+    def _select(
+        self, session: Session, table: str, columns: list[str], lock: str = "", **where: Any
+    ) -> list[tuple[Any, ...]]:
         condition, parameters = self._where(**where)
         selected = self._dialect.names(columns)
-        return session.execute(f"SELECT {selected} FROM {self._names[table]} WHERE {condition}", parameters)
+        return session.execute(f"SELECT {selected} FROM {self._names[table]} WHERE {condition}{lock}", parameters)
 
     def _delete(self, session: Session, table: str, **where: Any) -> None:
         condition, parameters = self._where(**where)
@@ -199,5 +234,11 @@ class Bookkeeping:
         session.execute(statement, list(values.values()))
 
 
-def _covers(old: Watermark | None, new: Watermark) -> bool:
-    return old is not None and old.log_id == new.log_id and old.offset >= new.offset
+def _status(text: str) -> TableStatus:
+    try:
+        return msgspec.json.decode(text, type=TableStatus)
+    except msgspec.ValidationError as error:
+        raise SinkRejected(
+            "what the sink remembers of the pipeline was written by another version of tailrace",
+            hint="run `tailrace drop` on this pipeline, then `tailrace run`: every table is copied again",
+        ) from error

@@ -13,7 +13,6 @@ import itertools
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
-from typing import IO
 
 import msgspec
 import pyarrow as pa
@@ -28,8 +27,9 @@ from tailrace.sinks.sql.staging import StagingInFile, StagingTables, encoded, fi
 
 Merge = Callable[[StagedRows, Callable[[Relation], None]], None]
 
-SPOOL_BYTES = 64 << 20
+SPOOL_BYTES = 32 << 20
 """Kept in memory; what is more goes into a temporary file."""
+Spool = tempfile.SpooledTemporaryFile[bytes]
 _PIECE = 1 << 20
 
 Gathered = Iterable[Rows] | StagedRows
@@ -81,9 +81,11 @@ class ChunkLoader:
             yield from encoded(self._dialect, fields_of(schema), self._counted(batches))
 
     def _counted(self, batches: Iterable[Rows]) -> Iterator[Rows]:
-        for batch in batches:
-            self.rows += batch.num_rows
-            yield batch
+        return map(self._count, batches)
+
+    def _count(self, batch: Rows) -> Rows:
+        self.rows += batch.num_rows
+        return batch
 
     def _straight(self, table: str, schema: TableSchema, payload: Iterable[bytes | pa.Buffer]) -> None:
         names = [self._dialect.quote(column.name) for column in schema.columns]
@@ -95,7 +97,7 @@ class ChunkLoader:
         schema: TableSchema,
         existing: ExistingTable,
         payload: Iterator[bytes | pa.Buffer],
-        spool: IO[bytes],
+        spool: Spool,
         *,
         isolates: bool,
     ) -> None:
@@ -134,7 +136,14 @@ def _columns(schema: TableSchema) -> tuple[StagedColumn, ...]:
     return tuple(StagedColumn(column.name, column.type) for column in schema.columns)
 
 
-def _kept(payload: Iterable[bytes | pa.Buffer], spool: IO[bytes]) -> Iterator[bytes | pa.Buffer]:
-    for piece in payload:
-        spool.write(memoryview(piece))
-        yield piece
+def _kept(payload: Iterable[bytes | pa.Buffer], spool: Spool) -> Iterator[bytes | pa.Buffer]:
+    """The pieces, each of them written to `spool` when it is asked for."""
+
+    def keep(piece: bytes | pa.Buffer) -> bytes | pa.Buffer:
+        view = memoryview(piece)
+        if len(view) > SPOOL_BYTES:
+            spool.rollover()  # else it would grow by the whole piece first
+        spool.write(view)
+        return piece
+
+    return map(keep, payload)

@@ -18,6 +18,8 @@ from tailrace.model.schema import TableSchema
 
 MOST_BYTES = 64 << 20
 """Held back at a time, by all tables together."""
+LARGE_ROW = 8192
+"""Rows that are larger gain nothing by being put together, and are not copied for it."""
 
 
 def composed(changes: Iterable[NetChanges], most_bytes: int = MOST_BYTES) -> Iterator[NetChanges]:
@@ -25,16 +27,18 @@ def composed(changes: Iterable[NetChanges], most_bytes: int = MOST_BYTES) -> Ite
     waiting: dict[str, list[NetChanges]] = {}
     size = 0
     for piece in changes:
+        if size + nbytes(piece) > most_bytes:
+            yield from _all(waiting)
+            size = 0
         table = piece.schema.table
-        pending = waiting.setdefault(table, [])
-        if pending and not _can_follow(pending[-1], piece):
-            yield compose(pending)
-            pending.clear()
-        pending.append(piece)
+        if waiting.get(table) and not _can_follow(waiting[table][-1], piece):
+            yield compose(waiting.pop(table))
+        waiting.setdefault(table, []).append(piece)
         size += nbytes(piece)
+        del piece  # what is given out must not be held while the next is made
         if size > most_bytes:
             yield from _all(waiting)
-            waiting, size = {}, 0
+            size = 0
     yield from _all(waiting)
 
 
@@ -43,14 +47,18 @@ def nbytes(piece: NetChanges) -> int:
     return sum(int(batch.nbytes) for batch in rows)
 
 
+def _is_large(piece: NetChanges) -> bool:
+    return nbytes(piece) > LARGE_ROW * max(piece.count, 128)
+
+
 def _all(waiting: dict[str, list[NetChanges]]) -> Iterator[NetChanges]:
-    for pending in waiting.values():
-        if pending:
-            yield compose(pending)
+    """Nothing waits any more, and nobody holds what was given out."""
+    while waiting:
+        yield compose(waiting.pop(next(iter(waiting))))
 
 
 def _can_follow(first: NetChanges, second: NetChanges) -> bool:
-    if first.schema != second.schema or first.partials or second.partials:
+    if first.schema != second.schema or first.partials or second.partials or _is_large(first) or _is_large(second):
         return False
     return bool(first.schema.key) or second.truncate or not (second.deletes.num_rows or first.deletes.num_rows)
 

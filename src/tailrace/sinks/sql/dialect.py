@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tailrace.errors import SinkError
+from tailrace.model.names import table_name
 from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType
 from tailrace.sinks.sql.staged import Relation, StagedColumn, StagedRows
@@ -36,7 +37,7 @@ class Target(msgspec.Struct, frozen=True):
     name: str
 
     def __str__(self) -> str:
-        return f"{self.schema}.{self.name}" if self.schema else self.name
+        return table_name(self.schema, self.name) if self.schema else self.name
 
 
 class ExistingColumn(msgspec.Struct, frozen=True):
@@ -85,6 +86,12 @@ class Session(Protocol):
     def lock(self, name: str) -> None:
         """In a transaction: wait until nobody else holds this name, and hold it until the transaction ends."""
 
+    def lock_shared(self, name: str) -> None:
+        """In a transaction: hold this name with others who share it, until the transaction ends."""
+
+    def take_over(self, name: str) -> None:
+        """As `lock`, but whoever shares or holds the name for long is broken off: his process may never wake."""
+
     def begin(self) -> None: ...
     def commit(self) -> None: ...
     def rollback(self) -> None: ...
@@ -112,6 +119,10 @@ class Dialect(ABC):
     """A table's key is better built after its first load than kept up during it."""
     load_replaces: bool
     """A bulk load into a table replaces the rows whose key is there already, instead of failing."""
+    share_lock: str = ""
+    """Ends a SELECT of a row that must stay as it is until the transaction ends, where `lock_shared` does not do it."""
+    update_lock: str = ""
+    """Ends a SELECT of a row that nobody else may select so, or change, until the transaction ends."""
     most_inline_bytes: int = 1 << 20
     """What a receipt may hold and still be merged faster than what is staged."""
 
@@ -202,6 +213,10 @@ class Dialect(ABC):
     @abstractmethod
     def encode(self, fields: Sequence[Field]) -> bytes | pa.Buffer | pa.RecordBatch:
         """Rows for a bulk load. Raises SinkRejected for a value that the database can not hold exactly."""
+
+    def encode_large(self, fields: Sequence[Field]) -> Iterable[bytes | pa.Buffer | pa.RecordBatch]:
+        """The same for one large row, in pieces: its values should not be copied as a whole."""
+        return [self.encode(fields)]
 
     @abstractmethod
     def pack(self, fields: Sequence[Field]) -> tuple[bytes, ...]:

@@ -21,6 +21,8 @@ from tailrace.sinks.sql.staged import Relation, StagedRows, old
 
 MOST_REFUSED = 1000
 """A batch of which more rows are refused has another problem than its rows."""
+MOST_REFUSED_CHARACTERS = 64 << 20
+"""How large they may be."""
 
 
 class Refused:
@@ -29,6 +31,7 @@ class Refused:
     def __init__(self, dialect: Dialect, session: Session, mapping: SchemaMapping, *, is_fatal: bool) -> None:
         self._dialect, self._session, self._mapping, self._is_fatal = dialect, session, mapping, is_fatal
         self.rows: list[Rejected] = []
+        self._size = 0
 
     def merge(self, source: TableSchema, operation: str, staged: StagedRows, run: Callable[[Relation], object]) -> None:
         relation = self._session.relation(staged)
@@ -47,6 +50,9 @@ class Refused:
         columns = {names[label]: text for label, text in texts.items() if label in names}
         [values] = self._session.merge(f"SELECT {', '.join(columns.values())} FROM {row.sql}", row)
         payload = {name: as_json(value) for name, value in zip(columns, values, strict=True)}
+        self._size += sum(len(value) for value in payload.values() if isinstance(value, str))
+        if self._size > MOST_REFUSED_CHARACTERS:
+            raise SinkRejected(f"rows of {source.table} are refused ({words}), and are too large to be set aside")
         key = {name: payload[name] for name in source.key}
         self.rows.append(Rejected(source.table, operation, key, words, payload))
         self._reject_old_key(source, row, texts, words)

@@ -7,7 +7,7 @@ tables lie beside the user's, their names beginning with `_tailrace_`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,8 @@ class MySqlDialect(Dialect):
     folds_names = True
     ddl_is_transactional = False
     load_replaces = True
+    share_lock = " LOCK IN SHARE MODE"
+    update_lock = " FOR UPDATE"
 
     def connect(self, url: str) -> Session:
         return MySqlSession(url)
@@ -136,6 +138,9 @@ class MySqlDialect(Dialect):
 
     def encode(self, fields: Sequence[Field]) -> bytes | pa.Buffer:
         return mysql_text.rows_text(fields)
+
+    def encode_large(self, fields: Sequence[Field]) -> Iterator[bytes]:
+        return mysql_text.large_row_text(fields)
 
     def pack(self, fields: Sequence[Field]) -> tuple[bytes, ...]:
         return (bytes(mysql_text.rows_text(fields)),)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -20,11 +21,12 @@ from pymysql.constants import COMMAND
 from tailrace.errors import SinkRejected, SinkUnavailable
 from tailrace.sinks.sql.dialect import Explanation
 from tailrace.sinks.sql.mysql_types import staged
+from tailrace.sinks.sql.sessions import in_pieces
 from tailrace.sinks.sql.staged import Relation, StagedRows
 
 CONNECT_TIMEOUT_SECONDS = 10
 LOCK_TIMEOUT_SECONDS = 30
-READ_ROWS = 10_000
+TAKE_OVER_SECONDS = 5
 PACKET_BYTES = 1 << 20
 PORT = 3306
 
@@ -89,6 +91,7 @@ class _Result(_MySqlResult):  # type: ignore[misc]  # its base is Any, see above
                 view = memoryview(piece)
                 for first in range(0, len(view), PACKET_BYTES):
                     connection.write_packet(bytes(view[first : first + PACKET_BYTES]))
+                del piece, view  # they may be large, and the next one is yet to be made
         finally:
             connection.write_packet(b"")
             answer = connection._read_packet()
@@ -151,14 +154,26 @@ class MySqlSession:
     def stream(self, query: str) -> Iterator[list[tuple[Any, ...]]]:
         with self.connection.cursor(cursors.SSCursor) as cursor:
             cursor.execute(query)
-            while rows := cursor.fetchmany(READ_ROWS):
-                yield list(rows)
+            yield from in_pieces(cursor.fetchmany)
 
     def lock(self, name: str) -> None:
-        digest = f"tailrace_{hashlib.sha256(name.encode()).hexdigest()[:40]}"
-        if self.execute("SELECT GET_LOCK(%s, %s)", [digest, LOCK_TIMEOUT_SECONDS]) != [(1,)]:
+        if self.execute("SELECT GET_LOCK(%s, %s)", [_lock_name(name), LOCK_TIMEOUT_SECONDS]) != [(1,)]:
             raise pymysql.OperationalError(1205, "another session of this pipeline holds the lock")
-        self._locks.append(digest)
+        self._locks.append(_lock_name(name))
+
+    def lock_shared(self, name: str) -> None:
+        """MySQL's named locks can not be shared: the row that is read with `share_lock` does it."""
+
+    def take_over(self, name: str) -> None:
+        [(free, holder)] = self.execute(
+            "SELECT GET_LOCK(%s, %s), IS_USED_LOCK(%s)", [_lock_name(name), TAKE_OVER_SECONDS, _lock_name(name)]
+        )
+        if free != 1 and holder is not None:
+            with suppress(pymysql.MySQLError):  # it may have ended by itself
+                self.execute(f"KILL {int(holder)}")
+        self.lock(name)  # once more is no matter: a session may hold a name several times
+        if free == 1:
+            self._locks.append(_lock_name(name))
 
     def begin(self) -> None:
         self.execute("START TRANSACTION")
@@ -191,6 +206,10 @@ def server_of(url: str) -> str:
     """Where a URL leads, without its secrets."""
     parts = urlsplit(url)
     return f"{parts.hostname or 'localhost'}:{parts.port or PORT}/{database_of(url)}"
+
+
+def _lock_name(name: str) -> str:
+    return f"tailrace_{hashlib.sha256(name.encode()).hexdigest()[:40]}"
 
 
 def _arguments(url: str) -> dict[str, Any]:

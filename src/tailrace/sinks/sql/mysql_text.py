@@ -6,7 +6,7 @@ it off or replace it, with a mere warning.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from tailrace.errors import SinkRejected
 from tailrace.model import extremes
+from tailrace.model.characters import data_of
 from tailrace.model.text import to_text
 from tailrace.model.types import ColumnType, Kind
 from tailrace.sinks.sql.dialect import Field
@@ -29,6 +30,7 @@ _BARE |= {Kind.DATE, Kind.TIME, Kind.TIMESTAMP, Kind.TIMESTAMPTZ, Kind.UUID}
 _WITH_MISFITS = {Kind.FLOAT32, Kind.FLOAT64, Kind.DECIMAL, Kind.NUMERIC, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ}
 _ESCAPED = (b"\\", b"\t", b"\n")
 _NULL = b"\\N"
+PIECE_BYTES = 1 << 20
 
 
 def rows_text(fields: Sequence[Field]) -> pa.Buffer:
@@ -36,8 +38,29 @@ def rows_text(fields: Sequence[Field]) -> pa.Buffer:
     columns = [_binary(_written(field)) for field in fields]
     columns[-1] = pc.binary_join_element_wise(columns[-1], b"\n", b"")
     joined = columns[0] if len(columns) == 1 else pc.binary_join_element_wise(*columns, b"\t")
-    first, last = np.frombuffer(joined.buffers()[1], np.int32)[[joined.offset, joined.offset + len(joined)]].tolist()
-    return joined.buffers()[2].slice(first, last - first)
+    return data_of(joined)
+
+
+def large_row_text(fields: Sequence[Field]) -> Iterator[bytes]:
+    """One row, in pieces: of its values no more than a piece is copied."""
+    for place, field in enumerate(fields):
+        if place:
+            yield b"\t"
+        text, is_bare = _plain(field)
+        yield from [_NULL] if text.null_count else _pieces(data_of(text), is_bare)
+    yield b"\n"
+
+
+def _pieces(data: pa.Buffer, is_bare: bool) -> Iterator[bytes]:
+    for first in range(0, len(data), PIECE_BYTES):
+        piece = data.slice(first, min(PIECE_BYTES, len(data) - first)).to_pybytes()
+        yield piece if is_bare else _escaped_bytes(piece)
+
+
+def _escaped_bytes(data: bytes) -> bytes:
+    for byte in _ESCAPED:
+        data = data.replace(byte, b"\\" + byte)
+    return data
 
 
 def _binary(array: pa.Array) -> pa.Array:
@@ -47,20 +70,25 @@ def _binary(array: pa.Array) -> pa.Array:
 
 def _written(field: Field) -> pa.Array:
     """The text of each value, escaped."""
+    text, is_bare = _plain(field)
+    return text if is_bare else _escaped(text.view(pa.binary()))
+
+
+def _plain(field: Field) -> tuple[pa.Array, bool]:
+    """The text of each value, and whether it can not have anything in it that is to be escaped."""
     array = exact(field)
     kind = field.type.kind
     match kind:
         case Kind.BOOLEAN:
-            return array.cast(pa.int8()).cast(pa.string())
+            return array.cast(pa.int8()).cast(pa.string()), True
         case Kind.FLOAT32:  # as a double, for a float is read by way of one
-            return array.cast(pa.float64()).cast(pa.string())
+            return array.cast(pa.float64()).cast(pa.string()), True
         case Kind.TIMESTAMPTZ:
-            return to_text(array.cast(pa.timestamp("us")), field.type)
+            return to_text(array.cast(pa.timestamp("us")), field.type), True
         case Kind.BYTES:
-            return _escaped(array)
+            return array, False
         case _:
-            text = to_text(array, field.type)
-            return text if kind in _BARE else _escaped(text.view(pa.binary()))
+            return to_text(array, field.type), kind in _BARE
 
 
 def _escaped(array: pa.Array) -> pa.Array:

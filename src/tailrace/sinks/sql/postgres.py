@@ -6,7 +6,7 @@ array parameters of the merging statements. Everything of ours lives in the sche
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import psycopg
@@ -30,7 +30,7 @@ from tailrace.sinks.sql.dialect import (
     on_conflict,
 )
 from tailrace.sinks.sql.postgres_arrays import array_literals
-from tailrace.sinks.sql.postgres_binary import array_of, copy_rows
+from tailrace.sinks.sql.postgres_binary import array_of, copy_rows, large_row
 from tailrace.sinks.sql.postgres_session import PostgresSession, explain, server_of
 from tailrace.sinks.sql.sink import SqlSink
 from tailrace.sinks.sql.staged import COPIES, Relation, StagedColumn
@@ -76,6 +76,7 @@ class PostgresDialect(Dialect):
     ddl_is_transactional = True
     builds_keys_late = True
     load_replaces = False
+    update_lock = " FOR UPDATE"
 
     def connect(self, url: str) -> Session:
         return PostgresSession(url)
@@ -140,6 +141,9 @@ class PostgresDialect(Dialect):
 
     def encode(self, fields: Sequence[Field]) -> bytes | pa.Buffer:
         return copy_rows([_sendable(field) for field in fields])
+
+    def encode_large(self, fields: Sequence[Field]) -> Iterator[bytes | pa.Buffer]:
+        return large_row([_sendable(field) for field in fields])
 
     def pack(self, fields: Sequence[Field]) -> tuple[bytes, ...]:
         return tuple(array_of(postgres_types.sent_oid(field.type), *_sendable(field)) for field in fields)

@@ -8,7 +8,7 @@ pieces of all rows together without a Python object a row. Protocol pages: "COPY
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.model import extremes
-from tailrace.model.characters import Array, spans
+from tailrace.model.characters import Array, data_of, spans
 from tailrace.model.text import to_text
 from tailrace.model.types import ColumnType, Kind
 from tailrace.sinks.sql.postgres_numeric import decimal_pieces, numeric_pieces
@@ -43,6 +43,14 @@ def copy_rows(columns: Sequence[tuple[ColumnType, pa.Array]]) -> pa.Buffer:
     for type_, array in columns:
         pieces += value_pieces(array, type_)
     return _joined(pieces, rows)
+
+
+def large_row(columns: Sequence[tuple[ColumnType, pa.Array]]) -> Iterator[bytes | pa.Buffer]:
+    """One row as COPY wants it, in pieces: its values are not copied."""
+    yield struct.pack(">h", len(columns))
+    for type_, array in columns:
+        for piece in value_pieces(array, type_):
+            yield piece.tobytes() if isinstance(piece, np.ndarray) else data_of(piece)
 
 
 def array_of(oid: int, type_: ColumnType, array: pa.Array) -> bytes:
@@ -210,9 +218,7 @@ def _joined(pieces: Sequence[Piece], rows: int) -> pa.Buffer:
         parts.append(piece)
     if tables:
         parts.append(_as_binary(tables, rows))
-    joined = parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, b"")
-    first, last = np.frombuffer(joined.buffers()[1], np.int32)[[joined.offset, joined.offset + rows]].tolist()
-    return joined.buffers()[2].slice(first, last - first)
+    return data_of(parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, b""))
 
 
 def _as_binary(tables: list[Table], rows: int) -> pa.Array:

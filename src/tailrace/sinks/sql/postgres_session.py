@@ -18,11 +18,11 @@ from tailrace.errors import SinkRejected, SinkUnavailable
 from tailrace.sinks.sql.dialect import Explanation
 from tailrace.sinks.sql.postgres_binary import HEADER, TRAILER
 from tailrace.sinks.sql.postgres_types import declared, is_cast, sent
+from tailrace.sinks.sql.sessions import in_pieces
 from tailrace.sinks.sql.staged import Relation, StagedRows
 
 CONNECT_TIMEOUT_SECONDS = 10
 LOCK_TIMEOUT_SECONDS = 30
-READ_ROWS = 10_000
 _SETTINGS = {
     "DateStyle": "ISO",
     "IntervalStyle": "iso_8601",
@@ -61,6 +61,15 @@ class _AsText(Loader):
 
     def load(self, data: Buffer) -> str:
         return bytes(data).decode()
+
+
+TAKE_OVER_SECONDS = 5
+_BREAK_OFF = """
+SELECT pg_terminate_backend(l.pid) FROM (SELECT hashtextextended(%s, 0) AS key) k, pg_locks l
+WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND l.pid <> pg_backend_pid()
+    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND ((l.classid::bigint << 32) | l.objid::bigint) = k.key
+"""
 
 
 class PostgresSession:
@@ -111,6 +120,7 @@ class PostgresSession:
             copy.write(HEADER)
             for piece in payload:
                 copy.write(memoryview(piece))
+                del piece  # it may be large, and the next one is yet to be made
             copy.write(TRAILER)
 
     def stream(self, query: str) -> Iterator[list[tuple[Any, ...]]]:
@@ -119,11 +129,24 @@ class PostgresSession:
                 for oid in (type_.oid, type_.array_oid):
                     cursor.adapters.register_loader(oid, _AsText)
             cursor.execute(query.encode())
-            while rows := cursor.fetchmany(READ_ROWS):
-                yield rows
+            yield from in_pieces(cursor.fetchmany)
 
     def lock(self, name: str) -> None:
         self.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [name])
+
+    def lock_shared(self, name: str) -> None:
+        self.execute("SELECT pg_advisory_xact_lock_shared(hashtextextended(%s, 0))", [name])
+
+    def take_over(self, name: str) -> None:
+        self.execute(f"SET LOCAL lock_timeout = '{TAKE_OVER_SECONDS}s'")
+        self.execute("SAVEPOINT taking")
+        try:
+            self.lock(name)
+        except pg.LockNotAvailable:
+            self.execute("ROLLBACK TO SAVEPOINT taking")
+            self.execute(_BREAK_OFF, [name])
+            self.lock(name)
+        self.execute("SET LOCAL lock_timeout = 0")
 
     def begin(self) -> None:
         self.connection.execute("BEGIN")

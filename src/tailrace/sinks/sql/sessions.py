@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -12,6 +12,10 @@ from tailrace.sinks.sql.dialect import Dialect, Session
 
 FRESH_SECONDS = 5.0
 """A connection that was idle for longer is asked whether it still lives."""
+
+READ_ROWS = (64, 4096)
+READ_BYTES = 8 << 20
+"""What is read together: so many rows at first and at the most, and about so much."""
 
 
 class Sessions:
@@ -83,6 +87,15 @@ class Sessions:
             if time.monotonic() - since < FRESH_SECONDS or _lives(session):
                 return session
         return self._dialect.connect(self._url)
+
+
+def in_pieces(fetch: Callable[[int], Sequence[tuple[Any, ...]]]) -> Iterator[list[tuple[Any, ...]]]:
+    """All rows that `fetch` gives, so many at a time as the size of the last ones suggests."""
+    count, most = READ_ROWS
+    while rows := list(fetch(count)):
+        size = sum(len(value) for row in rows for value in row if isinstance(value, str | bytes))
+        count = max(min(count * 4, most, len(rows) * READ_BYTES // max(size, 1)), 1)
+        yield rows
 
 
 @contextmanager

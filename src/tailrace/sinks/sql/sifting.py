@@ -22,6 +22,8 @@ Flags = npt.NDArray[np.bool_]
 
 MOST_REJECTED = 1000
 """By one task: they travel to the driver. Where there are more, the type is the problem, not the rows."""
+MOST_REJECTED_BYTES = 64 << 20
+"""And how large they may be."""
 
 
 class Sieve:
@@ -33,6 +35,7 @@ class Sieve:
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
         self.rejected: list[Rejected] = []
+        self._bytes = 0
 
     def net(self, net: NetChanges) -> NetChanges:
         schema = net.schema
@@ -85,6 +88,12 @@ class Sieve:
                 f"more than {MOST_REJECTED:,} rows of a part of {schema.table} have values that the sink can not hold",
                 hint="with `misfits: text` the sink holds the columns of such types as text",
                 table=schema.table,
+            )
+        self._bytes += batch.nbytes
+        if self._bytes > MOST_REJECTED_BYTES:
+            raise SinkRejected(
+                f"rows of {schema.table} have values that the sink can not hold, and are too large to be set aside",
+                hint="with `misfits: text` the sink holds the columns of such types as text",
             )
         fields = columns_of(schema, batch)
         reasons = [""] * batch.num_rows

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import itertools
 import uuid
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -22,7 +21,7 @@ from tailrace import config, failpoints
 from tailrace.config import Misfits, OnError
 from tailrace.errors import SinkRejected, SinkUnavailable
 from tailrace.model.lifecycle import TableState, TableStatus
-from tailrace.model.net import NetChanges
+from tailrace.model.net import NetChanges, drained
 from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType
@@ -44,6 +43,7 @@ from tailrace.sinks.sql.staging import (
     Staging,
     StagingInFile,
     StagingTables,
+    Writer,
     columns_of,
     stage_changes,
 )
@@ -71,6 +71,7 @@ class SqlSink:
         self.name = name
         self.url = self.settings.url
         self.owner = f"{pipeline.name}/{name}"
+        self.run = ""  # the run that claimed the sink with this object
         self._notes = Bookkeeping(dialect, self.url, self.owner)
         self._tables = SinkTables(dialect, self.owner, self._notes.is_active)
         self._sessions = Sessions(dialect, self.url, name)
@@ -89,6 +90,28 @@ class SqlSink:
     def read_state(self) -> SinkState:
         with self._sessions.look("reading its state") as session:
             return self._notes.read(session) if self._notes.exists(session) else SinkState(None, {}, {})
+
+    def claim(self, run: str) -> None:
+        with self._sessions.use("being claimed") as session:
+            self._create_notes(session)
+            with transaction(session):
+                session.take_over(self.owner)
+                session.take_over(self._run_lock)
+                self._notes.claim(session, run)
+        self.run = run
+
+    def check_claim(self) -> None:
+        with self._sessions.use("being asked who writes to it") as session:
+            self._notes.check_claim(session, self.run)
+
+    def _check_claim(self, session: Session) -> None:
+        """In a transaction: it is ours until the transaction ends."""
+        session.lock_shared(self._run_lock)
+        self._notes.check_claim(session, self.run)
+
+    @property
+    def _run_lock(self) -> str:
+        return f"{self.owner}/run"
 
     def count_rows(self, schema: TableSchema, seconds: float) -> int | None:
         with self._sessions.look(f"counting {schema.table}") as session:
@@ -122,11 +145,15 @@ class SqlSink:
         few, more = few_of(pieces, min(INLINE_BYTES, self.dialect.most_inline_bytes))
         if not more:
             inline = Inline(self.dialect)
-            staged = tuple(stage_changes(inline, piece, self._map) for piece in few)
+            staged = tuple(self._stage_changes(inline, piece) for piece in few)
             return StagedPart(staged, rejected=tuple(sieve.rejected))
         with self._staging() as staging:
-            staged = tuple(stage_changes(staging, piece, self._map) for piece in itertools.chain(few, pieces))
+            staged = tuple(self._stage_changes(staging, piece) for piece in drained(few, pieces))
         return StagedPart(staged, tuple(staging.names), tuple(sieve.rejected))
+
+    def _stage_changes(self, writer: Writer, piece: NetChanges) -> StagedChanges:
+        with _trouble_of(piece.schema.table):
+            return stage_changes(writer, piece, self._map)
 
     def _sifted(self, pieces: Iterator[NetChanges], sieve: Sieve) -> Iterator[NetChanges]:
         return map(sieve.net, pieces) if self.settings.misfits is Misfits.QUARANTINE else pieces
@@ -135,7 +162,7 @@ class SqlSink:
         return self.settings.misfits is Misfits.TEXT and self.dialect.has_misfits(type_)
 
     def commit(self, batch: Batch, fetch: FetchRows) -> int:
-        """The order that matters: is it new, apply, remember, commit. What was staged goes, whatever came of it."""
+        """The order that matters: may we, is it new, apply, remember, commit. What was staged goes, in any case."""
         staged = [table for part in batch.parts for table in part.tables]
         with self._sessions.use("committing a batch") as session, self._leaving(session, staged):
             self._create_notes(session)
@@ -143,11 +170,12 @@ class SqlSink:
                 self._evolve_all(session, batch)
             with transaction(session):
                 session.lock(self.owner)
+                self._check_claim(session)
                 if self._notes.is_committed(session, batch):
                     return 0
                 self._require(session, staged)
                 refused = Refused(self.dialect, session, self._map, is_fatal=self.settings.on_error is OnError.STOP)
-                ahead = {status.table for status in batch.tables if status.is_ahead}
+                ahead = {status.table for status in batch.tables if status.state is TableState.AHEAD}
                 items = [item for part in batch.parts for item in part.changes]
                 touched = sum(self._apply(session, item, fetch, refused, ahead) for item in items)
                 self._set_aside(session, batch, refused)
@@ -168,7 +196,7 @@ class SqlSink:
         ahead: Container[str] = (),
     ) -> int:
         source, target = changes.schema, self._target(changes.schema)
-        with self._sessions.errors(f"merging {source.table}"):
+        with _trouble_of(source.table), self._sessions.errors(f"merging {source.table}"):
             is_single_key = self._evolve(session, source, target)
             table = self.dialect.qualified(target)
             merge = TableMerge(self.dialect, session, self._map, refused, source, table, is_single_key=is_single_key)
@@ -190,9 +218,10 @@ class SqlSink:
 
     # --- snapshots
 
-    def begin_snapshot(self, status: TableStatus, chunks: list[ChunkMark], *, clear: bool) -> None:
+    def begin_snapshot(self, status: TableStatus, chunks: list[ChunkMark], *, clear: bool) -> TableStatus:
         target = self._target(status.schema)
         with (
+            _trouble_of(status.table),
             self._sessions.use(f"preparing the table {status.table}") as session,
             self._leaving(session, []),
         ):
@@ -201,6 +230,7 @@ class SqlSink:
                 self._prepare_first(session, status, target, clear=clear)
             with transaction(session):
                 session.lock(self.owner)
+                self._check_claim(session)
                 if self.dialect.ddl_is_transactional:
                     self._prepare(session, status, target, clear=clear)
                 if clear:
@@ -208,6 +238,7 @@ class SqlSink:
                 self._notes.replace_marks(session, status.table, chunks)
                 self._notes.write_status(session, status)
             self._versions.pop(target, None)
+        return status
 
     def _prepare(self, session: Session, status: TableStatus, target: Target, *, clear: bool) -> None:
         others = [s.schema for s in self._notes.statuses(session) if s.table != status.table]
@@ -228,6 +259,7 @@ class SqlSink:
         if clear and self._notes.status(session, status.table) is not None:
             with transaction(session):
                 session.lock(self.owner)
+                self._check_claim(session)
                 self._notes.replace_marks(session, status.table, [])
                 self._notes.write_status(session, msgspec.structs.replace(status, state=TableState.SNAPSHOT))
         self._prepare(session, status, target, clear=clear)
@@ -243,7 +275,7 @@ class SqlSink:
         schema = self._map.schema(source)
         sieve = Sieve(self.dialect)
         if self.settings.misfits is Misfits.QUARANTINE:
-            batches = (sieve.rows(source, batch, "read") for batch in batches)
+            batches = map(functools.partial(sieve.rows, source, operation="read"), batches)
         with self._sessions.open(f"loading {schema.table}") as session:
             existing = self.dialect.existing(session, target)
             if existing is None:
@@ -252,10 +284,11 @@ class SqlSink:
             refused = Refused(self.dialect, session, self._map, is_fatal=not isolates)
             merge = functools.partial(refused.merge, source, "read")
             loader = ChunkLoader(self.dialect, session, self._new_table, merge)
-            mapped = (self._map.arriving(source, batch) for batch in batches)
+            mapped = map(functools.partial(self._map.arriving, source), batches)
             with loader.gathered(schema, mapped) as rows:
                 failpoints.reached("chunk-before-load")
                 with transaction(session):
+                    self._check_claim(session)
                     if self._notes.is_loaded(session, mark):
                         return 0
                     loader.load(self.dialect.qualified(target), schema, existing, rows, isolates=isolates)
@@ -264,10 +297,16 @@ class SqlSink:
             failpoints.reached("chunk-loaded")
             return loader.rows
 
-    def finish_snapshot(self, schema: TableSchema) -> None:
+    def finish_snapshot(self, status: TableStatus) -> None:
+        schema = status.schema
         target = self._target(schema)
-        with self._sessions.use(f"building the key of {schema.table}") as session, transaction(session):
+        with (
+            _trouble_of(schema.table),
+            self._sessions.use(f"building the key of {schema.table}") as session,
+            transaction(session),
+        ):
             session.lock(self.owner)
+            self._check_claim(session)
             self._tables.build_key(session, self._map.schema(schema), target)
 
     # --- rows that were set aside
@@ -344,13 +383,15 @@ class SqlSink:
             raise SinkRejected(
                 f"{schema.table} would be {target} in the sink, where tailrace keeps its own tables",
                 hint="exclude the table, or give its schema another name under sinks.<name>.schemas",
+                table=schema.table,
             )
         return target
 
     def _evolve_all(self, session: Session, batch: Batch) -> None:
         for part in batch.parts:
             for changes in part.changes:
-                with self._sessions.errors(f"changing the table of {changes.schema.table}"):
+                table = changes.schema.table
+                with _trouble_of(table), self._sessions.errors(f"changing the table of {table}"):
                     self._evolve(session, changes.schema, self._target(changes.schema))
 
     def _evolve(self, session: Session, schema: TableSchema, target: Target) -> bool:
@@ -420,3 +461,13 @@ class SqlSink:
     def _drop(self, session: Session, staged: list[str]) -> None:
         for name in staged:
             self.dialect.drop_staged(session, name)
+
+
+@contextmanager
+def _trouble_of(table: str) -> Iterator[None]:
+    """What is refused inside is this table's own trouble."""
+    try:
+        yield
+    except SinkRejected as error:
+        error.table = error.table or table
+        raise

@@ -21,12 +21,12 @@ import pyarrow as pa
 
 from tailrace.errors import SinkRejected, SinkUnavailable
 from tailrace.sinks.sql.dialect import Explanation
+from tailrace.sinks.sql.sessions import in_pieces
 from tailrace.sinks.sql.sqlite_values import staged_names, staged_value
 from tailrace.sinks.sql.staged import Relation, StagedRows
 
 BUSY_SECONDS = 10  # then the supervisor says so, and tries again
 LOAD_BUSY_SECONDS = 60  # of a task, which waits for the chunks that other tasks load
-READ_ROWS = 20_000
 STEPS = 10_000  # of SQLite's machine between two looks at the clock
 _SETTINGS = ("journal_mode=WAL", "synchronous=FULL", "cache_size=-65536", "temp_store=MEMORY")
 _RETRIED = ("locked", "busy", "full", "disk i/o")
@@ -137,8 +137,7 @@ class SqliteSession:
 
     def stream(self, query: str) -> Iterator[list[tuple[Any, ...]]]:
         cursor = self.connection.execute(query)
-        while rows := cursor.fetchmany(READ_ROWS):
-            yield rows
+        yield from in_pieces(cursor.fetchmany)
 
     def count(self, table: str, seconds: float) -> int | None:
         """None if it takes longer, or the table is not there yet."""
@@ -153,6 +152,12 @@ class SqliteSession:
 
     def lock(self, name: str) -> None:
         """There is one writer at a time, whoever it is."""
+
+    def lock_shared(self, name: str) -> None:
+        """There is one writer at a time, whoever it is."""
+
+    def take_over(self, name: str) -> None:
+        """A process that holds a SQLite file can not be broken off; while it does, the file is busy, which is said."""
 
     def begin(self) -> None:
         self.connection.execute("BEGIN IMMEDIATE")

@@ -34,6 +34,7 @@ class SqliteStagingFile:
         self._cursor.execute(f"CREATE TABLE {table} ({', '.join(staged_names(columns))})")
         for batch in payload:
             self._cursor.adbc_ingest(table, batch, mode="append")
+            del batch  # it may be large, and the next one is yet to be made
         return f"{self._name}.{table}"
 
     def close(self) -> None:

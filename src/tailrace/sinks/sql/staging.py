@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
@@ -92,17 +94,25 @@ def encoded(
     dialect: Dialect, fields: Sequence[Field], batches: Iterable[Rows]
 ) -> Iterator[bytes | pa.Buffer | pa.RecordBatch]:
     """The rows of `batches`, described by `fields`, for a bulk load, in pieces that fit the caches."""
-    for batch in batches:
-        if isinstance(batch, EncodedRows):
-            yield batch.data
-            continue
-        step = SLICE_ROWS
-        if batch.nbytes > SLICE_BYTES:
-            step = min(step, max(batch.num_rows * SLICE_BYTES // batch.nbytes, 1))
-        for first in range(0, batch.num_rows, step):
-            piece = batch.slice(first, step)
-            columns = zip(fields, piece.columns, strict=True)
-            yield dialect.encode([field._replace(array=array) for field, array in columns])
+    return itertools.chain.from_iterable(map(functools.partial(_encoded_batch, dialect, fields), batches))
+
+
+def _encoded_batch(
+    dialect: Dialect, fields: Sequence[Field], batch: Rows
+) -> Iterator[bytes | pa.Buffer | pa.RecordBatch]:
+    if isinstance(batch, EncodedRows):
+        yield batch.data
+        return
+    step = SLICE_ROWS
+    if batch.nbytes > SLICE_BYTES:
+        step = min(step, max(batch.num_rows * SLICE_BYTES // batch.nbytes, 1))
+    for first in range(0, batch.num_rows, step):
+        piece = batch.slice(first, step)
+        columns = [field._replace(array=array) for field, array in zip(fields, piece.columns, strict=True)]
+        if piece.nbytes > SLICE_BYTES and piece.num_rows == 1:
+            yield from dialect.encode_large(columns)
+        else:
+            yield dialect.encode(columns)
 
 
 def stage_changes(writer: Writer, source: NetChanges, mapping: SchemaMapping) -> StagedChanges:

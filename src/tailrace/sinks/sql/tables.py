@@ -36,7 +36,7 @@ class SinkTables:
         if clear and not is_ours and not is_known:
             self._refuse_rows_of_others(session, schema, target)
         problem = misfit(self._dialect, schema, target, existing)
-        if problem is not None and clear and is_ours:
+        if (problem is not None or _has_other_key(schema, existing)) and clear and is_ours:
             session.execute(f"DROP TABLE {table}")
             self.create(session, schema, target, has_key=not self._dialect.builds_keys_late)
             return
@@ -203,6 +203,12 @@ def gone(schema: TableSchema, target: Target) -> SinkRejected:
         hint="bring it back with its rows, or run `tailrace drop` on this pipeline, then `tailrace run`, which copies"
         " all tables again",
     )
+
+
+def _has_other_key(schema: TableSchema, existing: ExistingTable) -> bool:
+    """Whether a table was made for rows with a key, and those of `schema` may repeat."""
+    names = {column.name for column in schema.columns}
+    return not schema.key and any(names.issuperset(unique) for unique in existing.unique)
 
 
 def _folded(dialect: Dialect, name: str) -> str:

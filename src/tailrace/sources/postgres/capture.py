@@ -2,46 +2,114 @@
 
 It never looks at a value. Relation messages are resolved against the catalog (on a second connection) when a batch is
 handed out, so that every segment carries the table definitions it needs.
+
+Guarantee: no byte goes into the log that can not be decoded. The stream is binary as long as every column it describes
+has an exact binary decoder. The transaction in which the first other one comes is not handed out: the stream begins
+again before it, as text.
 """
 
 from __future__ import annotations
 
+import functools
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
-import psycopg
 
-from tailrace.errors import DecodeError
-from tailrace.model.frames import Definition, Frames
+from tailrace.errors import DecodeError, PositionLost, SourceRefused, SourceUnavailable
+from tailrace.model.frames import Frames
+from tailrace.model.schema import TableSchema
+from tailrace.model.watermark import SourceIdentity
 from tailrace.sources.postgres import pgoutput
-from tailrace.sources.postgres.catalog import described_schema
 from tailrace.sources.postgres.connection import connect, source_errors
-from tailrace.sources.postgres.pgoutput import OpenTransaction, Relation
+from tailrace.sources.postgres.describing import Descriptions
+from tailrace.sources.postgres.identity import newest
+from tailrace.sources.postgres.lanes import Bytes, Integers, big_endian
+from tailrace.sources.postgres.pgoutput import LARGE, OpenTransaction
 from tailrace.sources.postgres.positions import format_lsn, parse_lsn
+from tailrace.sources.postgres.publications import existing
 from tailrace.sources.postgres.replication import ReplicationStream
+from tailrace.sources.postgres.slots import read_slot
+from tailrace.sources.postgres.types import has_binary_decoder
 
 STATUS_SECONDS = 1.0
+RELEASE_SECONDS = 10.0  # within which a server notices that a slot's reader is gone
 MARK_BYTES = 1 << 20  # an idle stream's progress worth telling the sinks at once
-_PACK_LIMIT = 1 << 30  # Arrow's 32-bit bounds, with room to spare
+LOOK_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Messages of the stream, packed; `first` is the offset of the first."""
+
+    first: int
+    buffer: Bytes
+    bounds: Integers
+    kinds: Bytes
+
+    def message(self, row: int) -> bytes:
+        return self.buffer[self.bounds[row] : self.bounds[row + 1]].tobytes()
+
+    def begin_before(self, row: int) -> int | None:
+        """The Begin of the transaction that `row` is in, if it is among these messages."""
+        begins = np.flatnonzero(self.kinds[:row] == ord("B"))
+        return int(begins[-1]) if len(begins) else None
+
+
+Described = list[tuple[int, TableSchema]]
+"""Rows of a batch that describe a table, and how."""
 
 
 class PostgresCapture:
     def __init__(
-        self, url: str, slot: str, publication: str, after: str, first_offset: int, *, binary: bool, mark_seconds: float
+        self,
+        url: str,
+        slot: str,
+        publications: Sequence[str],
+        absent: Sequence[str],
+        after: str,
+        first_offset: int,
+        described: Mapping[int, TableSchema],
+        *,
+        binary: bool,
+        mark_seconds: float,
+        known: SourceIdentity | None = None,
     ) -> None:
         self._url = url
-        self._stream = ReplicationStream(url, slot, publication, parse_lsn(after), binary=binary)
+        self._open_stream = functools.partial(ReplicationStream, url, slot, publications)
+        self._stream = self._open_stream(parse_lsn(after), binary=binary, known=known)
+        self.identity = self._stream.identity
+        self._is_binary = binary
         self._messages: list[Any] = []
+        self._large: list[int] = []  # which of them are large
         self._bytes = 0
         self._next = first_offset
+        self._committed = first_offset - 1
         self._open: OpenTransaction | None = None
-        self._position = self._confirmed = parse_lsn(after)
-        self._definitions: dict[int, Definition] = {}
-        self._catalog: psycopg.Connection[Any] | None = None
+        self._position = parse_lsn(after)
+        self._confirmed = 0  # nothing is told to the server before the sinks have said what they have
+        self._tables = Descriptions(url, described)
+        self._remarks: list[str] = []
         self._status_at = self._marked_at = time.monotonic()
         self._mark_seconds = mark_seconds
         self._has_asked = False
+        self._absent, self._looked_at = absent, time.monotonic()
+        self._refuse_gap(slot, after)
+
+    def _refuse_gap(self, slot: str, after: str) -> None:
+        """The server starts at the slot's own place where that lies ahead of ours, and says nothing.
+
+        The slot is ours while we stream: nobody can put another in its place after this look.
+        """
+        with connect(self._url) as connection, source_errors(self._url, "reading the slot"):
+            found = read_slot(connection, slot)
+        if found is None or found.confirmed is None or parse_lsn(found.confirmed) > parse_lsn(after):
+            self.close()
+            begins = "is gone" if found is None or found.confirmed is None else f"begins at {found.confirmed}"
+            raise PositionLost(f"replication slot {slot} {begins}, and what follows {after} is needed")
 
     @property
     def pending_bytes(self) -> int:
@@ -57,6 +125,8 @@ class PostgresCapture:
         size = self._stream.read(self._messages)
         if not size and not self._stream.is_reply_requested and self._stream.wait(seconds, *wake):
             size = self._stream.read(self._messages)
+        if size >= LARGE and len(self._messages[-1]) >= LARGE:
+            self._large.append(len(self._messages) - 1)
         self._bytes += size
         self._has_asked &= not size
         self._answer()
@@ -67,24 +137,87 @@ class PostgresCapture:
         self._answer()
 
     def take(self) -> tuple[Frames, str] | None:
+        self._look_for_absent()
         self._mark_idle()
         if not self._messages:
             return None
-        messages, self._messages, self._bytes = self._messages, [], 0
-        frames = self._index(messages)
+        messages = self._cut()
+        batch = self._packed(messages)
+        described, odd = self._described(batch)
+        if odd is None:
+            return self._hand_out(self._index(batch, described))
+        begin = batch.begin_before(odd) or 0
+        whole = [(row, schema) for row, schema in described if row < begin]
+        taken = self._hand_out(self._index(self._packed(messages[:begin]), whole)) if begin else None
+        self._go_on_as_text()
+        return taken
+
+    def _hand_out(self, frames: Frames) -> tuple[Frames, str]:
         self._next = frames.last + 1
+        self._committed = int(frames.transactions.column("end").to_numpy().max(initial=self._committed))
         ends = frames.transactions.column("end_position").to_numpy()
         self._position = int(ends.max(initial=self._position))
+        self._remember_newest(frames)
         return frames, format_lsn(self._position)
+
+    def _remember_newest(self, frames: Frames) -> None:
+        """Of the transactions that end here; a mark of an idle stream is none."""
+        xids, ends = (frames.transactions.column(name).to_numpy() for name in ("xid", "end"))
+        ended = np.flatnonzero((ends > 0) & (xids > 0))
+        if len(ended):
+            row = int(ended[-1])
+            time_us = frames.transactions.column("time_us")[row].as_py()
+            self.identity = msgspec.structs.replace(self.identity, newest=newest(int(xids[row]), time_us))
+
+    def _go_on_as_text(self) -> None:
+        """Begin again behind the last whole transaction. What is in the log of an unfinished one will be replaced."""
+        self._stream.close()
+        deadline = time.monotonic() + RELEASE_SECONDS
+        while True:
+            try:
+                self._stream = self._open_stream(self._position, binary=False, known=self.identity)
+                break
+            except SourceUnavailable:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+        self._is_binary = self._has_asked = False
+        self._messages, self._large, self._bytes = [], [], 0
+        self._next, self._open = self._committed + 1, None
+        self._tables.begin_stream()
+
+    def _cut(self) -> list[Any]:
+        """The messages of the next segment: all that are pending, but a large one has a segment of its own."""
+        end = max(self._large[0], 1) if self._large else len(self._messages)
+        messages, self._messages = self._messages[:end], self._messages[end:]
+        self._large = [place - end for place in self._large if place >= end]
+        self._bytes = sum(map(len, self._messages))
+        return messages
 
     def acknowledge(self, position: str) -> None:
         self._confirmed = max(self._confirmed, parse_lsn(position))
         self._send_status()
 
+    def remarks(self) -> list[str]:
+        remarks, self._remarks = self._remarks, []
+        return remarks
+
     def close(self) -> None:
         self._stream.close()
-        if self._catalog is not None:
-            self._catalog.close()
+        self._tables.close()
+
+    def _look_for_absent(self) -> None:
+        """A publication that comes while we stream without it publishes changes that we never see."""
+        if not self._absent or time.monotonic() - self._looked_at < LOOK_SECONDS:
+            return
+        self._looked_at = time.monotonic()
+        with connect(self._url) as connection, source_errors(self._url, "looking for publications"):
+            found = existing(connection, self._absent)
+        if found:
+            raise SourceRefused(
+                f"publication {found[0]} was made while capture ran without it: some of its changes are lost",
+                hint="run `tailrace drop` on this pipeline, then `tailrace run`: every table is copied again",
+            )
 
     def _mark_idle(self) -> None:
         """Let an idle publication's progress flow through the log to the sinks, so that the server may forget."""
@@ -109,39 +242,45 @@ class PostgresCapture:
         self._status_at = time.monotonic()
         self._stream.send_status(max(self._position, self._confirmed), self._confirmed, wants_reply=wants_reply)
 
-    def _index(self, messages: list[Any]) -> Frames:
+    def _packed(self, messages: list[Any]) -> Batch:
         buffer, bounds = pgoutput.pack(messages)
-        if bounds[-1] > _PACK_LIMIT:
-            raise DecodeError(f"a batch of {int(bounds[-1])} bytes does not fit a segment")
-        kinds = pgoutput.kinds_of(buffer, bounds, self._next)
-        carried = dict(self._definitions)
-        described = [
-            self._describe(buffer[bounds[row] : bounds[row + 1]].tobytes(), self._next + row)
-            for row in np.flatnonzero(kinds == ord("R")).tolist()
-        ]
-        transactions, self._open = pgoutput.index_transactions(buffer, bounds, kinds, self._next, self._open)
+        return Batch(self._next, buffer, bounds, pgoutput.kinds_of(buffer, bounds, self._next))
+
+    def _described(self, batch: Batch) -> tuple[Described, int | None]:
+        """The tables that a batch describes, up to the first one that must not come in a binary stream; its row."""
+        described: Described = []
+        for row in np.flatnonzero((batch.kinds == ord("R")) | (batch.kinds == ord("Y"))).tolist():
+            message, offset = batch.message(row), batch.first + row
+            if batch.kinds[row] == ord("Y"):
+                self._tables.name_type(message, offset)
+                continue
+            schema = self._tables.resolve(message, offset, self._xid_at(batch, row))
+            if self._is_binary and (odd := [c for c in schema.columns if not has_binary_decoder(c.type)]):
+                self._remarks.append(
+                    f"{schema.table}.{odd[0].name} ({odd[0].type.name}) has no exact binary form:"
+                    " the stream goes on as text"
+                )
+                return described, row
+            described.append((row, schema))
+        return described, None
+
+    def _xid_at(self, batch: Batch, row: int) -> int:
+        begin = batch.begin_before(row)
+        if begin is None:
+            return 0 if self._open is None else self._open.xid
+        return int(big_endian(batch.buffer, batch.bounds[[begin]] + 17, 4)[0]) & 0xFFFFFFFF
+
+    def _index(self, batch: Batch, described: Described) -> Frames:
+        buffer, bounds, kinds = batch.buffer, batch.bounds, batch.kinds
+        carried = dict(self._tables.definitions)
+        defined = [self._tables.define(schema, batch.first + row) for row, schema in described]
+        transactions, self._open = pgoutput.index_transactions(buffer, bounds, kinds, batch.first, self._open)
         counts = pgoutput.count_changes(buffer, bounds, kinds)
-        definitions = [carried[r] for r in counts if r in carried] + [d for d in described if d is not None]
+        definitions = [carried[r] for r in counts if r in carried] + [d for d in defined if d is not None]
         tables: dict[str, int] = {}
         for relation, count in counts.items():
             names = {d.schema.table for d in definitions if d.relation == relation}  # two, if it was renamed
             if not names:
                 raise DecodeError(f"changes of relation {relation} came before its description")
             tables |= {name: tables.get(name, 0) + count for name in names}
-        return Frames(self._next, buffer, bounds, transactions, tuple(definitions), tables)
-
-    def _describe(self, message: bytes, offset: int) -> Definition | None:
-        """A new definition, or None when the server only repeats what we know."""
-        relation = pgoutput.parse_relation(message, offset)
-        definition = Definition(relation.id, offset, self._resolve(relation))
-        known = self._definitions.get(relation.id)
-        if known is not None and known.schema == definition.schema:
-            return None
-        self._definitions[relation.id] = definition
-        return definition
-
-    def _resolve(self, relation: Relation) -> Any:
-        if self._catalog is None or self._catalog.closed:
-            self._catalog = connect(self._url)
-        with source_errors(self._url, "reading the catalog"):
-            return described_schema(self._catalog, relation)
+        return Frames(batch.first, buffer, bounds, transactions, tuple(definitions), tables)

@@ -59,12 +59,16 @@ class Cells:
 
     def window(self, dtype: str) -> Array:
         """What lies at the start of each value, read as `dtype`; bytes past the value's end are noise."""
-        width = np.dtype(dtype).itemsize
-        buffer = self.buffer
-        if len(self) and int(self.place.max()) + width > len(buffer):
-            buffer = np.concatenate([buffer, np.zeros(width, np.uint8)])
-        overlapping = np.ndarray((max(len(buffer) - width + 1, 0),), np.dtype(dtype), buffer, 0, (1,))
-        return overlapping[self.place]
+        last = len(self.buffer) - np.dtype(dtype).itemsize
+        if not len(self) or int(self.place.max()) <= last:
+            return _windows(self.buffer, dtype)[self.place]
+        first = max(last, 0)
+        tail = np.concatenate([self.buffer[first:], np.zeros(np.dtype(dtype).itemsize, np.uint8)])
+        is_last = self.place >= first
+        values = np.empty(len(self), dtype)
+        values[~is_last] = _windows(self.buffer, dtype)[self.place[~is_last]]
+        values[is_last] = _windows(tail, dtype)[self.place[is_last] - first]
+        return values
 
     def binary(self) -> pa.BinaryArray:
         """The values themselves."""
@@ -75,6 +79,12 @@ class Cells:
     def text(self) -> pa.StringArray:
         """The values as UTF-8."""
         return as_text(self.binary(), self)
+
+
+def _windows(buffer: Bytes, dtype: str) -> Array:
+    """What lies at every byte of a buffer, read as `dtype`."""
+    count = max(len(buffer) - np.dtype(dtype).itemsize + 1, 0)
+    return np.ndarray((count,), np.dtype(dtype), buffer, 0, (1,))
 
 
 def as_text(values: pa.BinaryArray, cells: Cells) -> pa.StringArray:

@@ -28,8 +28,8 @@ from tailrace.model.frames import PADDING
 from tailrace.sources.postgres.lanes import Bytes, Integers, big_endian
 from tailrace.sources.postgres.pgoutput import pack
 
-BLOCK = 2 << 20
-ROWS = 32_768  # handed out together when they come one by one
+BLOCK = 2 << 20  # handed out together; a larger row comes alone
+ROWS = 32_768  # at the most, when they come one by one
 HEADER = 19  # signature, flags and an empty extension
 _DATA, _DONE, _COMPLETE, _READY, _ERROR = (ord(kind) for kind in "dcCZE")
 _TRAILER = b"\xff\xff"
@@ -55,21 +55,27 @@ def copy_out(connection: psycopg.Connection[Any], query: str, width: int) -> Ite
 def _through_libpq(connection: psycopg.Connection[Any], command: bytes) -> Iterator[CopiedRows]:
     with connection.cursor() as cursor, cursor.copy(command) as copy:
         rows: list[Any] = []
-        is_first = True
+        size, skipped = 0, HEADER
         for message in copy:
-            data = message[HEADER:] if is_first else message
-            is_first = False
+            data, skipped = message[skipped:], 0
             if len(data) and bytes(data[:2]) != _TRAILER:
+                if size + len(data) > BLOCK and rows:
+                    yield _packed(rows)
+                    size = 0
                 rows.append(data)
-            if len(rows) == ROWS:
+                size += len(data)
+            del message, data  # what is decoded must not be held while the next is read
+            if len(rows) == ROWS or size > BLOCK:
                 yield _packed(rows)
-                rows = []
+                size = 0
         if rows:
             yield _packed(rows)
 
 
 def _packed(rows: list[Any]) -> CopiedRows:
+    """Leaves `rows` empty."""
     buffer, bounds = pack(rows)
+    rows.clear()
     return CopiedRows(buffer, bounds[:-1], bounds[1:])
 
 
@@ -79,11 +85,7 @@ def _from_socket(connection: psycopg.Connection[Any], command: bytes, width: int
         wire.sendall(b"Q" + struct.pack(">I", len(command) + 5) + command + b"\0")
         splitter = _Splitter(width)
         while not splitter.is_ready:
-            block = splitter.block()
-            filled = _fill(wire, block, splitter.filled)
-            rows = splitter.split(block, filled)
-            if rows is not None:
-                yield rows
+            yield from splitter.split(*_filled(wire, splitter))
         wire.setblocking(False)  # as libpq left it; the mode belongs to the socket, not to our descriptor
     if splitter.error is not None:
         raise splitter.error
@@ -93,44 +95,56 @@ def _duplicate(connection: psycopg.Connection[Any]) -> int:
     return os.dup(connection.pgconn.socket)
 
 
-def _fill(wire: socket.socket, block: Bytes, filled: int) -> int:
-    """Read until the block is full or nothing more is waiting; returns how much of it is filled."""
+def _filled(wire: socket.socket, splitter: _Splitter) -> tuple[Bytes, int]:
+    """A block, full or with all that is waiting, but not with less than a whole message; and how much is in it."""
+    block, filled = splitter.block()
     room = block.data[: len(block) - PADDING]
     while filled < len(room):
         count = wire.recv_into(room[filled:])
         if not count:
             raise pg.OperationalError("server closed the connection unexpectedly")
         filled += count
-        if not select.select([wire], [], [], 0)[0]:
+        if filled >= splitter.needed and not select.select([wire], [], [], 0)[0]:
             break
-    return filled
+    return block, filled
 
 
 class _Splitter:
-    """Finds the rows in blocks of the wire. A row that is cut by a block's end is carried into the next."""
+    """Finds the rows in blocks of the wire. A row that is cut by a block's end is carried into the next.
+
+    `needed` is the length of the message that the next block begins with, as far as it is known. One that is larger
+    than a block has a block of its own.
+    """
 
     def __init__(self, width: int) -> None:
         self._width = width
         self._rest = np.zeros(0, np.uint8)
-        self._size = BLOCK
+        self.needed = 0
         self._has_header = False
         self.is_ready = False
         self.error: pg.Error | None = None
 
-    @property
-    def filled(self) -> int:
-        return len(self._rest)
-
-    def block(self) -> Bytes:
-        """A new block that begins with what was cut off the last one."""
-        block = np.empty(max(self._size, 2 * len(self._rest)) + PADDING, np.uint8)
+    def block(self) -> tuple[Bytes, int]:
+        """A new block that begins with what was cut off the last one, and how much that is."""
+        block = np.empty(max(BLOCK, self.needed) + PADDING, np.uint8)
         block[: len(self._rest)] = self._rest
-        return block
+        return block, len(self._rest)
 
-    def split(self, block: Bytes, filled: int) -> CopiedRows | None:
-        messages, following = self._candidates(block, filled)
+    def split(self, block: Bytes, filled: int) -> Iterator[CopiedRows]:
+        """The rows of a block, if there are any."""
+        starts, ends, place = self._find(block, filled)
+        self._rest = block[place:filled].copy()
+        if starts:
+            yield CopiedRows(block, np.concatenate(starts), np.concatenate(ends))
+
+    def _find(self, block: Bytes, filled: int) -> tuple[list[Integers], list[Integers], int]:
+        """Where whole rows start and end, and where what is not whole begins."""
+        is_single, self.needed = self.needed > BLOCK, 0
+        messages, following = self._candidates(block, 0 if is_single else filled)
         breaks = np.flatnonzero(following[:-1] != messages[1:])
-        starts, ends, place = [], [], 0
+        starts: list[Integers] = []
+        ends: list[Integers] = []
+        place = 0
         while place + 5 <= filled:
             index = int(np.searchsorted(messages, place))
             if index < len(messages) and messages[index] == place:
@@ -144,10 +158,7 @@ class _Splitter:
             if after is None:
                 break
             place = after
-        self._rest = block[place:filled].copy()
-        if not starts:
-            return None
-        return CopiedRows(block, np.concatenate(starts), np.concatenate(ends))
+        return starts, ends, place
 
     def _candidates(self, block: Bytes, filled: int) -> tuple[Integers, Integers]:
         """Places that look like the beginning of a whole row: CopyData, shorter than 16 MiB, the right column count."""
@@ -165,7 +176,7 @@ class _Splitter:
         kind, length = struct.unpack_from(">BI", block.data, place)
         after = int(place + 1 + length)
         if after > filled:
-            self._size = max(self._size, 2 * (after - place))
+            self.needed = after - place
             return None
         begin = place + 5
         if kind == _DATA:
@@ -191,6 +202,8 @@ def _server_error(body: bytes) -> pg.Error:
 
 def together(rows: CopiedRows) -> pa.Buffer:
     """The bytes of the rows without what lies between them."""
+    if len(rows.starts) == 1:
+        return pa.py_buffer(rows.buffer).slice(int(rows.starts[0]), int(rows.ends[0] - rows.starts[0]))
     bounds = np.column_stack([rows.starts, rows.ends]).astype(np.int64).ravel()
     buffers = [None, pa.py_buffer(bounds), pa.py_buffer(rows.buffer)]
     pieces = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(bounds) - 1, buffers)  # rows, and gaps between

@@ -13,8 +13,16 @@ import msgspec
 import psycopg
 
 from tailrace.config import TablePatterns
-from tailrace.model.schema import Identity
-from tailrace.sources.postgres.catalog import IDENTITIES, SourceTable, fetch_types, list_tables
+from tailrace.sources.postgres.catalog import (
+    IDENTIFIES,
+    IS_PUBLISHED,
+    PARTS,
+    PUBLISHED,
+    SourceTable,
+    fetch_types,
+    list_tables,
+)
+from tailrace.sources.postgres.publications import MARK
 from tailrace.sources.postgres.types import TypeInfo
 
 SETTINGS = [
@@ -51,9 +59,9 @@ FROM pg_replication_slots s WHERE s.slot_name = %s
 
 _PUBLICATION = """
 SELECT p.puballtables, p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot,
-    pg_has_role(p.pubowner, 'USAGE'),
+    pg_has_role(p.pubowner, 'USAGE'), coalesce(obj_description(p.oid, 'pg_publication') LIKE %(mark)s, false),
     ARRAY(SELECT r.prrelid::bigint FROM pg_publication_rel r WHERE r.prpubid = p.oid)
-FROM pg_publication p WHERE p.pubname = %s
+FROM pg_publication p WHERE p.pubname = %(name)s
 """
 
 _PUBLISHED_SCHEMAS = """
@@ -62,23 +70,23 @@ JOIN pg_publication_namespace s ON s.pnpubid = p.oid JOIN pg_namespace n ON n.oi
 WHERE p.pubname = %s
 """
 
-_PUBLISHED = """
-SELECT t.schemaname::text, t.tablename::text, to_jsonb(t) -> 'attnames', to_jsonb(t) ->> 'rowfilter'
-FROM pg_publication_tables t WHERE t.pubname = %s
+_PUBLISHED = f"""
+SELECT n.nspname::text, c.relname::text,
+    ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid AND {IS_PUBLISHED}), r.prqual IS NOT NULL
+FROM {PUBLISHED} WHERE p.pubname = %s
 """
 
-# A table with its partitions, each row one relation. Only an index that is checked at once can identify rows.
-_PARTS = """
-SELECT root.oid::bigint, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence = 'u',
-    c.relreplident::text,
+# A table with its partitions, each row one relation.
+_PARTS = f"""
+WITH RECURSIVE {PARTS}
+SELECT part.root::bigint, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence = 'u',
     EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate AND i.indisvalid),
-    EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisreplident AND i.indisvalid),
+    {IDENTIFIES},
     has_table_privilege(c.oid, 'SELECT'), has_schema_privilege(n.oid, 'USAGE'), pg_has_role(c.relowner, 'USAGE'),
     row_security_active(c.oid)
-FROM unnest(%s::oid[]) root (oid)
-CROSS JOIN LATERAL (SELECT root.oid UNION SELECT relid FROM pg_partition_tree(root.oid) WHERE isleaf) part (oid)
-JOIN pg_class c ON c.oid = part.oid JOIN pg_namespace n ON n.oid = c.relnamespace
-ORDER BY root.oid, c.oid <> root.oid, n.nspname, c.relname
+FROM part JOIN pg_class c ON c.oid = part.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE part.root = ANY (%(oids)s::oid[]) AND (c.oid = part.root OR c.relkind <> 'p')
+ORDER BY part.root, c.oid <> part.root, n.nspname, c.relname
 """
 
 _COLUMNS = """
@@ -136,8 +144,8 @@ class SlotState(msgspec.Struct, frozen=True):
 
 
 class PublishedTable(msgspec.Struct, frozen=True):
-    columns: list[str] | None  # unknown before version 15, which publishes them all
-    row_filter: str | None
+    columns: list[str]
+    has_filter: bool
 
 
 class Publication(msgspec.Struct, frozen=True):
@@ -150,6 +158,7 @@ class Publication(msgspec.Struct, frozen=True):
     truncates: bool
     via_root: bool
     is_ours: bool  # our role may alter it
+    is_marked: bool  # we made it
     members: list[int]
 
 
@@ -160,25 +169,12 @@ class Part(msgspec.Struct, frozen=True):
     name: str
     kind: str
     is_unlogged: bool
-    identity: Identity
     has_key: bool
-    has_identity_index: bool
+    identifies_rows: bool  # the server takes its updates and deletes when they are published
     can_select: bool
     can_use_schema: bool
     is_owned: bool
     hides_rows: bool
-
-    @property
-    def identifies_rows(self) -> bool:
-        match self.identity:
-            case Identity.FULL:
-                return True
-            case Identity.DEFAULT:
-                return self.has_key
-            case Identity.INDEX:
-                return self.has_identity_index
-            case Identity.NOTHING:
-                return False
 
 
 class TableColumn(msgspec.Struct, frozen=True):
@@ -201,6 +197,11 @@ class Table(msgspec.Struct, frozen=True):
     @property
     def is_owned(self) -> bool:
         return self.parts[0].is_owned
+
+    @property
+    def unidentified(self) -> list[Part]:
+        """Its relations whose updates and deletes the server refuses when they are published."""
+        return [p for p in self.parts if p.kind == "r" and not p.is_unlogged and not p.identifies_rows]
 
 
 class Tables(msgspec.Struct, frozen=True):
@@ -239,25 +240,24 @@ def read_slot(connection: psycopg.Connection[Any], name: str) -> SlotState | Non
 
 
 def read_publication(connection: psycopg.Connection[Any], name: str) -> Publication | None:
-    row = connection.execute(_PUBLICATION, [name]).fetchone()
+    row = connection.execute(_PUBLICATION, {"name": name, "mark": f"{MARK}%"}).fetchone()
     if row is None:
         return None
-    has_schemas = connection.info.server_version >= 150000
-    schemas = connection.execute(_PUBLISHED_SCHEMAS, [name]).fetchall() if has_schemas else []
+    schemas = connection.execute(_PUBLISHED_SCHEMAS, [name]).fetchall()
     tables = {
-        (schema, table): PublishedTable(columns, row_filter)
-        for schema, table, columns, row_filter in connection.execute(_PUBLISHED, [name])
+        (schema, table): PublishedTable(columns, has_filter)
+        for schema, table, columns, has_filter in connection.execute(_PUBLISHED, [name])
     }
     return Publication(tables, frozenset(schema for (schema,) in schemas), *row)
 
 
-def read_tables(connection: psycopg.Connection[Any], patterns: TablePatterns) -> Tables:
+def read_tables(connection: psycopg.Connection[Any], patterns: TablePatterns, publication: str) -> Tables:
     every = list_tables(connection)
     wanted = [table for table in every if patterns.matches(table.schema, table.name)]
     oids = [table.oid for table in wanted]
     parts: dict[int, list[Part]] = {oid: [] for oid in oids}
-    for root, schema, name, kind, is_unlogged, identity, *rest in connection.execute(_PARTS, [oids]):
-        parts[root].append(Part(schema, name, kind, is_unlogged, IDENTITIES[identity], *rest))
+    for root, *part in connection.execute(_PARTS, {"oids": oids, "main": publication}):
+        parts[root].append(Part(*part))
     columns: dict[int, list[TableColumn]] = {oid: [] for oid in oids}
     for oid, *column in connection.execute(_COLUMNS, [oids]):
         columns[oid].append(TableColumn(*column))

@@ -33,9 +33,12 @@ class Cells:
 
 
 def big_endian(buffer: Bytes, at: Integers, width: int) -> Integers:
-    """The signed `width`-byte integer at each of the places `at`."""
+    """The signed `width`-byte integer at each of the places `at`; one that reaches past the buffer is noise."""
     everywhere = np.ndarray((len(buffer) - width + 1,), f">i{width}", buffer, 0, (1,))  # overlapping: one a byte
-    return everywhere[at].astype(np.int64)
+    try:
+        return everywhere[at].astype(np.int64)
+    except IndexError:
+        return everywhere[np.minimum(at, len(everywhere) - 1)].astype(np.int64)
 
 
 def walk(buffer: Bytes, cursor: Integers, end: Integers, columns: int) -> tuple[list[Cells], Integers]:

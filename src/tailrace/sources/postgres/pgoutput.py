@@ -17,12 +17,14 @@ import pyarrow as pa
 from tailrace.errors import DecodeError, SourceError, ValueRefused
 from tailrace.model.changes import Changes, Flags, Op
 from tailrace.model.frames import PADDING, TRANSACTIONS, Definition, Frames
-from tailrace.model.schema import TableSchema
+from tailrace.model.schema import Identity, TableSchema
 from tailrace.sources.postgres.lanes import HAS_VALUE, UNCHANGED, Bytes, Cells, Integers, big_endian, blank, walk
 from tailrace.sources.postgres.values import decode_values
 
 EPOCH_US = 946_684_800_000_000  # 2000-01-01, PostgreSQL's epoch, in microseconds since 1970
 LANES = 32_768  # rows decoded together: their cursors fit the caches
+LANE_BYTES = 32 << 20  # and their messages in memory, twice; a larger message is decoded alone
+LARGE = 16 << 20  # a message that is worth not being copied
 _B, _C, _O, _R, _Y, _I, _U, _D, _T, _M, _K = (ord(kind) for kind in "BCORYIUDTMk")
 _KNOWN = np.zeros(256, np.bool_)
 _KNOWN[[_B, _C, _O, _R, _Y, _I, _U, _D, _T, _M, _K]] = True
@@ -64,7 +66,9 @@ def keepalive_mark(position: int, time_us: int) -> bytes:
 
 
 def pack(messages: Sequence[bytes]) -> tuple[Bytes, Integers]:
-    """One padded buffer and its bounds."""
+    """One padded buffer and its bounds; a large message that comes alone is the buffer, without padding or a copy."""
+    if len(messages) == 1 and len(messages[0]) >= LARGE:
+        return np.frombuffer(messages[0], np.uint8), np.array([0, len(messages[0])])
     bounds = np.zeros(len(messages) + 1, np.int64)
     np.cumsum(np.fromiter(map(len, messages), np.int64, len(messages)), out=bounds[1:])
     return np.frombuffer(b"".join([*messages, bytes(PADDING)]), np.uint8), bounds
@@ -100,6 +104,18 @@ def parse_relation(message: bytes, offset: int) -> Relation:
         return Relation(relation, schema.decode() or "pg_catalog", name.decode(), identity.decode(), tuple(columns))
     except (struct.error, ValueError, IndexError) as error:
         raise DecodeError(f"the Relation message at offset {offset} is cut short or malformed") from error
+
+
+def parse_type(message: bytes, offset: int) -> tuple[int, str, str]:
+    """A Type message: the type's oid, and the schema and name of what it is at bottom if it is a domain."""
+    try:
+        (oid,) = struct.unpack_from(">I", message, 1)
+        schema, name, rest = message[5:].split(b"\0", 2)
+        if rest:
+            raise ValueError
+        return oid, schema.decode() or "pg_catalog", name.decode()
+    except (struct.error, ValueError) as error:
+        raise DecodeError(f"the Type message at offset {offset} is cut short or malformed") from error
 
 
 def index_transactions(
@@ -182,8 +198,20 @@ def decode(frames: Frames, first: int, last: int, tables: Collection[str] | None
         for schema, part in _by_version(versions, rows, frames.first):
             if tables is not None and schema.table not in tables:
                 continue
-            for begin in range(0, len(part), LANES):
-                yield _decode_rows(frames, kinds, part[begin : begin + LANES], schema)
+            for rows in _lanes(frames, part):
+                yield _decode_rows(frames, kinds, rows, schema)
+
+
+def _lanes(frames: Frames, rows: Integers) -> Iterator[Integers]:
+    """Rows that are decoded together: neither too many nor too large."""
+    ends = np.cumsum(frames.bounds[rows + 1] - frames.bounds[rows])
+    begin = 0
+    while begin < len(rows):
+        before = ends[begin - 1] if begin else 0
+        fitting = int(np.searchsorted(ends, before + LANE_BYTES, side="right"))
+        end = min(begin + LANES, max(fitting, begin + 1))
+        yield rows[begin:end]
+        begin = end
 
 
 def _rows_by_relation(frames: Frames, kinds: Bytes, low: int, high: int) -> dict[int, Integers]:
@@ -236,6 +264,8 @@ def _decode_together(frames: Frames, kinds: Bytes, rows: Integers, schema: Table
     buffer, width = frames.buffer, len(schema.columns)
     starts, ends = frames.bounds[rows], frames.bounds[rows + 1]
     op = _OP_OF[kinds[rows]]
+    if not schema.key and schema.identity is Identity.FULL:
+        _check_whole(buffer[starts + 5], op)
     new, old, old_rows = _tuples(buffer, starts, ends, op, width)
     unchanged = _unchanged(new, op)
     begin = frames.transactions.column("begin").to_numpy()
@@ -252,6 +282,15 @@ def _decode_together(frames: Frames, kinds: Bytes, rows: Integers, schema: Table
         before_rows=old_rows,
         before=_typed(buffer, old, schema, len(old_rows)),
     )
+
+
+def _check_whole(marker: Bytes, op: np.ndarray) -> None:
+    """Without a key the old row is all that tells which one is meant. A partition has an identity of its own."""
+    if (((op == Op.UPDATE) | (op == Op.DELETE)) & (marker != ord("O"))).any():
+        raise DecodeError(
+            "an old row of a table without a key was not sent whole",
+            hint="ALTER TABLE … REPLICA IDENTITY FULL for each of its partitions, then copy the table again",
+        )
 
 
 def _tuples(

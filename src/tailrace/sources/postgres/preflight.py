@@ -20,6 +20,8 @@ from tailrace.sources.findings import fail, failure, ok, warn
 from tailrace.sources.postgres import facts, preflight_publication, preflight_tables
 from tailrace.sources.postgres.connection import connect, source_errors
 from tailrace.sources.postgres.facts import Server, SlotState
+from tailrace.sources.postgres.preflight_publication import Publications
+from tailrace.sources.postgres.publications import TOLERANT_VERSION, names_of
 from tailrace.sources.postgres.slots import PLUGIN
 
 MINIMUM_VERSION = 15
@@ -69,14 +71,20 @@ def _look(
     state = facts.read_slot(connection, slot)
     yield from capacity_findings(server, state)
     yield from slot_findings(slot, state, server, may_create=settings.create)
-    tables = facts.read_tables(connection, patterns)
-    published = facts.read_publication(connection, publication)
-    yield from preflight_publication.findings(
-        publication, published, tables.captured, server, may_create=settings.create
+    tables = facts.read_tables(connection, patterns, publication)
+    main, inserts = (facts.read_publication(connection, name) for name in names_of(publication))
+    around = Publications(
+        publication,
+        main,
+        inserts,
+        may_create=settings.create,
+        is_named=settings.publication is None,
+        is_late=state is not None and connection.info.server_version < TOLERANT_VERSION,
     )
+    yield from preflight_publication.findings(around, tables.captured, server)
     unmatched = patterns.unmatched((table.schema, table.name) for table in tables.every)
     others = facts.read_not_tables(connection) if unmatched else []
-    yield from preflight_tables.findings(tables, published, server, settings, unmatched, others)
+    yield from preflight_tables.findings(tables, around, server, settings, unmatched, others)
 
 
 def version_finding(number: int) -> Finding:

@@ -3,38 +3,82 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from enum import StrEnum
 
+import msgspec
 from psycopg import sql
 
 from tailrace.sources.base import Finding
 from tailrace.sources.findings import fail, number_of, ok, some_of, warn
 from tailrace.sources.postgres.facts import Publication, PublishedTable, Server, Table
-from tailrace.sources.postgres.slots import publication_sql
+from tailrace.sources.postgres.publications import addition_sql, creation_sql
 
 SUBJECT = "publication"
 
 
-def findings(
-    name: str, publication: Publication | None, tables: Sequence[Table], server: Server, *, may_create: bool
-) -> Iterator[Finding]:
-    """`tables` are those to capture; without any there is nothing to publish, which is said elsewhere."""
-    if not tables:
+class Fate(StrEnum):
+    """What becomes of a table whose changed rows can not be identified."""
+
+    FAILS = "inserts only: updates and deletes will fail in the source"
+    INSERTS = "inserts only: updates and deletes do not arrive"
+    LEFT_OUT = "left out: publishing them would make updates and deletes fail in the source"
+    UNSURE = "its partitions identify rows, and the table itself does not"
+
+
+class Publications(msgspec.Struct, frozen=True):
+    """The publication, the one beside it for inserts only, and what may be done about them."""
+
+    name: str
+    main: Publication | None
+    inserts: Publication | None
+    may_create: bool
+    is_named: bool  # by us
+    is_late: bool  # the slot could not be read with a publication that is made now
+
+    def fate(self, table: Table, server: Server) -> Fate:
+        if not table.unidentified:
+            return Fate.UNSURE
+        if self.main is not None and is_member(self.main, table) and not self._can_move(self.main, table):
+            return Fate.FAILS
+        if self.inserts is not None and is_member(self.inserts, table):
+            return Fate.INSERTS
+        return Fate.INSERTS if self.may_create and table.is_owned and self._has_room(server) else Fate.LEFT_OUT
+
+    def is_left_out(self, table: Table, server: Server) -> bool:
+        return bool(table.unidentified) and self.fate(table, server) is Fate.LEFT_OUT
+
+    def _can_move(self, main: Publication, table: Table) -> bool:
+        is_ours = main.is_ours and (main.is_marked or self.is_named) and not main.takes_all
+        return self.may_create and is_ours and table.source.oid in main.members
+
+    def _has_room(self, server: Server) -> bool:
+        if self.inserts is not None:
+            return self.inserts.is_ours and not self.inserts.takes_all
+        is_open = self.main is None or (self.main.is_ours and not self.main.takes_all)
+        return is_open and server.can_create and not self.is_late
+
+
+def findings(around: Publications, captured: Sequence[Table], server: Server) -> Iterator[Finding]:
+    """`captured` are the tables to capture; without any there is nothing to publish, which is said elsewhere."""
+    tables = [table for table in captured if not table.unidentified]
+    name, publication, may_create = around.name, around.main, around.may_create
+    if not captured:
         return
     if publication is None:
         yield _absent(name, tables, server, may_create)
         return
     yield from _actions(name, publication)
-    yield from _partitions(name, publication, tables)
+    yield from _partitions(name, publication, captured)
     yield _coverage(name, publication, tables, server, may_create)
-    yield from _row_filters(name, publication, tables)
-    yield from _column_lists(publication, tables)
+    yield from _row_filters(name, publication, captured)
+    yield from _column_lists(publication, captured)
 
 
 def missing_tables(publication: Publication, tables: Sequence[Table]) -> list[Table]:
-    return [table for table in tables if not _is_member(publication, table)]
+    return [table for table in tables if not is_member(publication, table)]
 
 
-def _is_member(publication: Publication, table: Table) -> bool:
+def is_member(publication: Publication, table: Table) -> bool:
     """A partitioned table is not *listed* as published when its partitions are published under their own names."""
     source = table.source
     if (source.schema, source.name) in publication.tables or publication.takes_all:
@@ -45,7 +89,7 @@ def _is_member(publication: Publication, table: Table) -> bool:
 def _absent(name: str, tables: Sequence[Table], server: Server, may_create: bool) -> Finding:
     obstacle = _obstacle(tables, server, may_create)
     if obstacle is not None:
-        statement = publication_sql(name, _keys(tables), exists=False)
+        statement = creation_sql(name, _keys(tables))
         return fail(SUBJECT, f"the publication {name} does not exist{obstacle}", f"{statement};")
     if not server.can_create:
         grant = sql.SQL("GRANT CREATE ON DATABASE {} TO {};").format(
@@ -72,7 +116,7 @@ def _coverage(
         obstacle = f", and the role {server.role} does not own it"
     if obstacle is None:
         return ok(SUBJECT, f"{name} {lacks}: they will be added")
-    statement = publication_sql(name, _keys(missing), exists=True)
+    statement = addition_sql(name, _keys(missing))
     return fail(SUBJECT, f"the publication {name} {lacks}{obstacle}", f"{statement};")
 
 
@@ -114,7 +158,7 @@ def _partitions(name: str, publication: Publication, tables: Sequence[Table]) ->
 
 
 def _row_filters(name: str, publication: Publication, tables: Sequence[Table]) -> Iterator[Finding]:
-    filtered = [table for table in tables if (found := _published(publication, table)) and found.row_filter]
+    filtered = [table for table in tables if (found := _published(publication, table)) and found.has_filter]
     if filtered:
         listed = sql.SQL(", ").join(sql.Identifier(*key) for key in _keys(filtered)).as_string(None)
         yield warn(
@@ -138,7 +182,7 @@ def _column_lists(publication: Publication, tables: Sequence[Table]) -> Iterator
 def _lacks_columns(publication: Publication, table: Table) -> bool:
     published = _published(publication, table)
     own = {column.name for column in table.columns if not column.is_generated}
-    return published is not None and published.columns is not None and not own.issubset(published.columns)
+    return published is not None and not own.issubset(published.columns)
 
 
 def _published(publication: Publication, table: Table) -> PublishedTable | None:

@@ -14,10 +14,12 @@ from psycopg import sql
 
 from tailrace import config
 from tailrace.config import TablePatterns
+from tailrace.model.names import parse_table, table_name
 from tailrace.model.schema import Identity
 from tailrace.sources.base import Finding, Level
 from tailrace.sources.findings import fail, number_of, ok, some_of, warn
 from tailrace.sources.postgres.facts import NotTable, Part, Publication, Server, Table, TableColumn, Tables
+from tailrace.sources.postgres.preflight_publication import Fate, Publications
 from tailrace.sources.postgres.types import column_type, has_binary_decoder
 
 STATEMENTS = 10  # of a fix that needs one a table
@@ -33,7 +35,7 @@ class Remark(msgspec.Struct, frozen=True):
 
 def findings(
     tables: Tables,
-    publication: Publication | None,
+    around: Publications,
     server: Server,
     settings: config.Source,
     unmatched: Sequence[str],
@@ -41,14 +43,15 @@ def findings(
 ) -> Iterator[Finding]:
     """`unmatched` are the patterns that take no table; `others` what may have been meant by them."""
     yield from (_unmatched(pattern, tables, others) for pattern in unmatched)
-    if not tables.captured and not unmatched:
+    captured = [table for table in tables.captured if not around.is_left_out(table, server)]
+    if not captured and (tables.captured or not unmatched):
         yield fail(
             "tables",
             f"no table of the database {server.database} is left to capture by source.tables:"
             f" {', '.join(settings.tables)}",
             "correct source.tables",
         )
-    remarks = list(_remarks(tables, publication, server, settings))
+    remarks = list(_remarks(tables, around, server, settings))
     yield from (remark.finding for remark in remarks)
     if tables.captured:
         yield _summary(tables, remarks)
@@ -61,17 +64,15 @@ def _summary(tables: Tables, remarks: Iterable[Remark]) -> Finding:
     return ok("tables", f"{number_of(sound, 'table')}{rest}: ok")
 
 
-def _remarks(
-    tables: Tables, publication: Publication | None, server: Server, settings: config.Source
-) -> Iterator[Remark]:
+def _remarks(tables: Tables, around: Publications, server: Server, settings: config.Source) -> Iterator[Remark]:
     yield from _unlogged(tables.wanted)
-    yield from _without_columns(tables.captured, publication)
+    yield from _without_columns(tables.captured, around.main)
     yield from _foreign_partitions(tables.captured)
     yield from _privileges(tables.captured, server)
     yield from _hidden_rows(tables.captured, server)
-    yield from _identities(tables.captured)
-    yield from _types(tables, publication, is_binary=settings.binary)
-    yield from _generated(tables.captured, publication)
+    yield from _identities(tables.captured, around, server)
+    yield from _types(tables, around.main, is_binary=settings.binary)
+    yield from _generated(tables.captured, around.main)
 
 
 def _unmatched(pattern: str, tables: Tables, others: Sequence[NotTable]) -> Finding:
@@ -89,16 +90,17 @@ def _unmatched(pattern: str, tables: Tables, others: Sequence[NotTable]) -> Find
 
 def likely_meant(pattern: str, tables: Iterable[tuple[str, str]]) -> str | None:
     """The table whose own name is most like the pattern's: in another case, misspelt, or in another schema."""
-    names = {name.lower(): f"{schema}.{name}" for schema, name in tables}
-    wanted = pattern.rpartition(".")[2].strip('"').lower()
+    names = {name.lower(): table_name(schema, name) for schema, name in tables}
+    wanted = (parse_table(pattern) or ("", pattern))[1].lower()
     return next((names[name] for name in difflib.get_close_matches(wanted, names, n=1, cutoff=0.75)), None)
 
 
 def _not_a_table(pattern: str, meant: NotTable) -> Finding:
+    found = f"{pattern}: {table_name(meant.schema, meant.name)} is"
     if meant.root is not None:
-        message = f"{pattern}: {meant.schema}.{meant.name} is a partition, and partitions are captured with their root"
+        message = f"{found} a partition, and partitions are captured with their root"
         return fail("tables", message, f"write {meant.root} in source.tables")
-    message = f"{pattern}: {meant.schema}.{meant.name} is {_KINDS[meant.kind]}, and only tables can be captured"
+    message = f"{found} {_KINDS[meant.kind]}, and only tables can be captured"
     return fail("tables", message, "write the tables that it reads from in source.tables")
 
 
@@ -184,19 +186,20 @@ def _hidden_rows(tables: Sequence[Table], server: Server) -> Iterator[Remark]:
         )
 
 
-def _identities(tables: Sequence[Table]) -> Iterator[Remark]:
+def _identities(tables: Sequence[Table], around: Publications, server: Server) -> Iterator[Remark]:
     lost = {table.name: [part for part in table.parts if _cannot_identify(part)] for table in tables}
-    parts = [part for found in lost.values() for part in found]
-    consequence = "inserts only: updates and deletes will fail in the source"
-    for what, kind, grade in (
-        ("no usable primary key", "FULL", [part for part in parts if not part.has_key]),
-        ("no replica identity", "DEFAULT", [part for part in parts if part.has_key]),
-    ):
-        if grade:
-            about = frozenset(name for name, found in lost.items() if any(part in grade for part in found))
-            message = f"{number_of(len(about), 'table')} with {what} ({some_of(about)}): {consequence}"
-            fix = _statements(f"ALTER TABLE {{}} REPLICA IDENTITY {kind};", grade)
-            yield Remark(warn("replica identity", message, fix), about)
+    fates = {table.name: around.fate(table, server) for table in tables if lost[table.name]}
+    for fate in Fate:
+        parts = [part for name, found in lost.items() for part in found if fates.get(name) is fate]
+        for what, kind, grade in (
+            ("no usable primary key", "FULL", [part for part in parts if not part.has_key]),
+            ("no replica identity", "DEFAULT", [part for part in parts if part.has_key]),
+        ):
+            if grade:
+                about = frozenset(name for name, found in lost.items() if any(part in grade for part in found))
+                message = f"{number_of(len(about), 'table')} with {what} ({some_of(about)}): {fate}"
+                fix = _statements(f"ALTER TABLE {{}} REPLICA IDENTITY {kind};", grade)
+                yield Remark(warn("replica identity", message, fix), about)
     whole = [t for t in tables if t.source.identity is Identity.FULL and not t.source.has_primary_key]
     if whole:
         message = f"{number_of(len(whole), 'table')} without a key and with identity full ({some_of(_names(whole))})"
@@ -235,7 +238,7 @@ def _generated(tables: Sequence[Table], publication: Publication | None) -> Iter
 def _published_columns(table: Table, publication: Publication | None) -> list[TableColumn]:
     """Those that the publication sends; all but the generated ones where none lists them."""
     listed = publication.tables.get((table.source.schema, table.source.name)) if publication else None
-    if listed is None or listed.columns is None:
+    if listed is None:
         return [column for column in table.columns if not column.is_generated]
     return [column for column in table.columns if column.name in listed.columns]
 
@@ -248,7 +251,7 @@ def _statements(statement: str, parts: Sequence[Part]) -> str:
 
 
 def _some(parts: Sequence[Part]) -> str:
-    return some_of([f"{part.schema}.{part.name}" for part in parts])
+    return some_of([table_name(part.schema, part.name) for part in parts])
 
 
 def _names(tables: Iterable[Table]) -> frozenset[str]:

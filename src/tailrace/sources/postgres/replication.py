@@ -9,13 +9,16 @@ from __future__ import annotations
 import select
 import struct
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
 from psycopg import pq
 
-from tailrace.errors import SourceRefused, SourceUnavailable
+from tailrace.errors import PositionLost, SourceRefused, SourceUnavailable
+from tailrace.model.watermark import SourceIdentity
 from tailrace.sources.postgres.connection import connect, server_of
+from tailrace.sources.postgres.identity import check_same_on, identity_of
 from tailrace.sources.postgres.pgoutput import EPOCH_US
 from tailrace.sources.postgres.positions import format_lsn
 
@@ -23,21 +26,34 @@ _DATA, _KEEPALIVE = ord("w"), ord("k")
 _STATUS = struct.Struct(">cqqqqb")
 _PAYLOAD = 25  # bytes of XLogData before the message: kind, start, end, time
 BURST = 4096  # messages taken before the caller gets a chance to look at the clock
+BURST_BYTES = 8 << 20  # and their size, give or take the last one
 
 
 class ReplicationStream:
     """An open stream on one slot. `server_end` is how far the server says its log goes for us."""
 
-    def __init__(self, url: str, slot: str, publication: str, start: int, *, binary: bool) -> None:
+    def __init__(
+        self,
+        url: str,
+        slot: str,
+        publications: Sequence[str],
+        start: int,
+        *,
+        binary: bool,
+        known: SourceIdentity | None = None,
+    ) -> None:
         self._url = url
         self._connection = connect(url, replication=True, application=f"tailrace {slot}")
         self._pg = self._connection.pgconn
         self.server_end = start
         self.is_reply_requested = False
-        self._start(slot, publication, start, binary)
+        self.identity = (
+            identity_of(self._pg, slot) if known is None else check_same_on(self._pg, known, format_lsn(start))
+        )
+        self._start(slot, publications, start, binary)
 
-    def _start(self, slot: str, publication: str, start: int, binary: bool) -> None:
-        quoted = '"' + publication.replace('"', '""') + '"'
+    def _start(self, slot: str, publications: Sequence[str], start: int, binary: bool) -> None:
+        quoted = ",".join('"' + name.replace('"', '""') + '"' for name in publications)
         options = ["proto_version '1'", f"publication_names '{quoted.replace(chr(39), chr(39) * 2)}'"]
         if binary:
             options.append("binary 'true'")
@@ -47,7 +63,10 @@ class ReplicationStream:
             raise _start_error(slot, server_of(self._url), result)
 
     def read(self, messages: list[Any]) -> int:
-        """Append the messages that are here already, a burst at the most; returns their size in bytes."""
+        """Append the messages that are here already, a burst at the most; returns their size in bytes.
+
+        A message larger than BURST_BYTES is the last one of its burst.
+        """
         get, append = self._pg.get_copy_data, messages.append
         size = 0
         for _ in range(BURST):
@@ -56,6 +75,8 @@ class ReplicationStream:
                 if data[0] == _DATA:
                     append(data[_PAYLOAD:])
                     size += length
+                    if size > BURST_BYTES:
+                        break
                 else:
                     self._keepalive(data)
             elif length == 0:
@@ -104,8 +125,11 @@ class ReplicationStream:
         return f": {message}" if message else ""
 
 
-def _start_error(slot: str, server: str, result: Any) -> SourceRefused | SourceUnavailable:
+def _start_error(slot: str, server: str, result: Any) -> SourceRefused | SourceUnavailable | PositionLost:
     text = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"no reason given").decode(errors="replace")
+    code = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+    if code == "42704" and "slot" in text:
+        return PositionLost(f"replication slot {slot} is gone from {server}: what the sinks lack is gone with it")
     if "is active for PID" in text:
         return SourceUnavailable(f"replication slot {slot} at {server} is in use by another process: {text}")
     return SourceRefused(f"PostgreSQL at {server} refused to stream from slot {slot}: {text}")

@@ -1,18 +1,17 @@
-"""The replication slot and the publication: the only things of ours in the source."""
+"""The replication slot: our place in the source's log."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 import psycopg
-from psycopg import sql
 
 from tailrace.errors import PositionLost, SourceRefused
-from tailrace.sources.postgres.catalog import published_tables
 
 PLUGIN = "pgoutput"
+FAILOVER_VERSION = 170_000
+"""From here on a slot can follow the primary to a standby, if the standby is set up to synchronise slots."""
 
 _SLOT = """
 SELECT plugin, slot_type, database, active_pid, confirmed_flush_lsn::text, restart_lsn::text, wal_status,
@@ -64,7 +63,8 @@ def create_slot(connection: psycopg.Connection[Any], name: str) -> Slot:
     """Raises SourceRefused with the exact SQL when the role may not."""
     statement = f"SELECT pg_create_logical_replication_slot('{name}', '{PLUGIN}')"
     try:
-        connection.execute("SELECT pg_create_logical_replication_slot(%s, %s)", [name, PLUGIN])
+        follows = ", failover => true" if connection.info.server_version >= FAILOVER_VERSION else ""
+        connection.execute(f"SELECT pg_create_logical_replication_slot(%s, %s{follows})".encode(), [name, PLUGIN])
     except psycopg.Error as error:
         raise SourceRefused(
             f"cannot create the replication slot {name}: {error.diag.message_primary}",
@@ -85,51 +85,4 @@ def drop_slot(connection: psycopg.Connection[Any], name: str) -> bool:
             hint="stop the pipeline that uses it first",
         )
     connection.execute("SELECT pg_drop_replication_slot(%s)", [name])
-    return True
-
-
-def publication_exists(connection: psycopg.Connection[Any], name: str) -> bool:
-    return connection.execute("SELECT FROM pg_publication WHERE pubname = %s", [name]).fetchone() is not None
-
-
-def publication_sql(name: str, tables: Iterable[tuple[str, str]], *, exists: bool) -> str:
-    """The statement that makes `tables` part of the publication."""
-    listed = sql.SQL(", ").join(sql.Identifier(schema, table) for schema, table in sorted(tables))
-    if exists:
-        return sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(sql.Identifier(name), listed).as_string(None)
-    return (
-        sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)")
-        .format(sql.Identifier(name), listed)
-        .as_string(None)
-    )
-
-
-def ensure_publication(
-    connection: psycopg.Connection[Any], name: str, tables: set[tuple[str, str]], *, may_create: bool
-) -> None:
-    """Make `tables` published. Raises SourceRefused with the exact SQL when the role may not."""
-    exists = publication_exists(connection, name)
-    missing = tables - published_tables(connection, name)
-    if exists and not missing:
-        return
-    statement = publication_sql(name, missing if exists else tables, exists=exists)
-    if not may_create:
-        raise SourceRefused(
-            f"publication {name} {'lacks ' + str(len(missing)) + ' tables' if exists else 'does not exist'}"
-            " and source.create is off",
-            hint=f"let the tables' owner run: {statement};",
-        )
-    try:
-        connection.execute(statement.encode())
-    except psycopg.Error as error:
-        raise SourceRefused(
-            f"cannot {'extend' if exists else 'create'} the publication {name}: {error.diag.message_primary}",
-            hint=f"let the tables' owner run: {statement};",
-        ) from error
-
-
-def drop_publication(connection: psycopg.Connection[Any], name: str) -> bool:
-    if not publication_exists(connection, name):
-        return False
-    connection.execute(sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(name)))
     return True

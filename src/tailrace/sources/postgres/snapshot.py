@@ -6,6 +6,7 @@ Protocol page: "COPY", Binary Format.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,6 +36,10 @@ SELECT format('%%I.%%I', n.nspname, c.relname), c.oid::bigint
 FROM pg_partition_tree(%(table)s::regclass) t
 JOIN pg_class c ON c.oid = t.relid JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE t.isleaf AND c.relkind = 'r' ORDER BY 2
+"""
+_SIZE = """
+SELECT pg_relation_size(oid) + coalesce(pg_relation_size(nullif(reltoastrelid, 0)), 0)
+FROM pg_class WHERE oid = %s::regclass
 """
 
 
@@ -66,16 +71,19 @@ def consistent_snapshot(url: str) -> Iterator[tuple[str, str]]:
 
 
 def plan(url: str, table: TableSchema, chunk_bytes: int) -> list[Chunk]:
-    """Page ranges that together hold every row. Must be called while the snapshot is already held."""
+    """Page ranges that together hold every row. Must be called while the snapshot is already held.
+
+    A page stands for its share of the large values that lie outside of the table's own file (TOAST), too.
+    """
     with connect(url) as connection, source_errors(url, f"planning the snapshot of {table.table}"):
         found: list[Chunk] = []
         for relation, _ in _leaves(connection, table):
-            storage, size = _storage(connection, relation)
-            step = max(chunk_bytes // PAGE, 1)
-            for first in range(0, max(-(-size // PAGE), 1), step):
-                end = min(first + step, max(-(-size // PAGE), 1))
-                bytes_ = min((end - first) * PAGE, size)
-                found.append(Chunk(table.table, len(found), relation, first, end, storage, bytes_))
+            storage, pages = _storage(connection, relation)
+            page_bytes = max(_size(connection, relation) // pages, PAGE) if pages else 0
+            step = max(chunk_bytes // max(page_bytes, PAGE), 1)
+            for first in range(0, max(pages, 1), step):
+                end = min(first + step, max(pages, 1))
+                found.append(Chunk(table.table, len(found), relation, first, end, storage, (end - first) * page_bytes))
         return found
 
 
@@ -86,13 +94,19 @@ def _leaves(connection: psycopg.Connection[Any], table: TableSchema) -> list[tup
 
 
 def _storage(connection: psycopg.Connection[Any], relation: str) -> tuple[int, int]:
-    """The number of the file that holds a table, and the size of that file."""
+    """The number of the file that holds a table, and how many pages it has."""
     row = connection.execute(
         "SELECT coalesce(pg_relation_filenode(%s::regclass), 0)::bigint, pg_relation_size(%s::regclass)",
         [relation, relation],
     ).fetchone()
     assert row is not None
-    return row[0], row[1]
+    return row[0], -(-row[1] // PAGE)
+
+
+def _size(connection: psycopg.Connection[Any], relation: str) -> int:
+    """Bytes of a table's rows, with their large values."""
+    row = connection.execute(_SIZE, [relation]).fetchone()
+    return 0 if row is None else int(row[0])
 
 
 def _seen_storage(connection: psycopg.Connection[Any], relation: str) -> int | None:
@@ -137,20 +151,24 @@ def read_all(
 
     Raises TableRewritten if the snapshot can not see the table's rows any more.
     """
-    query = _select(table, as_text=as_text) + f" FROM {_from(table)}"
     with connect(url) as connection, source_errors(url, f"reading {table.table}"):
+        rows = _from(connection, table)
+        query = f"{_select(table, as_text=as_text)} FROM {rows}"
         if snapshot is not None:
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot)))
-            connection.execute(f"LOCK TABLE {_from(table)} IN ACCESS SHARE MODE".encode())
+            connection.execute(f"LOCK TABLE {rows} IN ACCESS SHARE MODE".encode())
             for relation, _ in _leaves(connection, table):
                 if _storage(connection, relation)[0] != _seen_storage(connection, relation):
                     raise TableRewritten(table.table)
         yield from _copy_rows(connection, table, query, as_text=as_text)
 
 
-def _from(table: TableSchema) -> str:
-    return sql.Identifier(table.schema, table.name).as_string(None)
+def _from(connection: psycopg.Connection[Any], table: TableSchema) -> str:
+    """The table's own rows. Those of tables that inherit from it are streamed, and so copied, under their own names."""
+    name = sql.Identifier(table.schema, table.name).as_string(None)
+    row = connection.execute("SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass(%s)", [name]).fetchone()
+    return name if row and row[0] else f"ONLY {name}"
 
 
 def _chunk_query(table: TableSchema, chunk: Chunk) -> str:
@@ -171,17 +189,21 @@ def _copy_rows(
     connection: psycopg.Connection[Any], table: TableSchema, query: str, *, as_text: bool = False
 ) -> Iterator[pa.RecordBatch]:
     is_text = [as_text or not has_binary_decoder(column.type) for column in table.columns]
-    for rows in copy_out(connection, query, len(table.columns)):
-        yield _decode_rows(table, rows, is_text)
+    copied = copy_out(connection, query, len(table.columns))
+    yield from map(functools.partial(_decode_rows, table, is_text), copied)
 
 
 def _copy_encoded(connection: psycopg.Connection[Any], table: TableSchema, query: str) -> Iterator[EncodedRows]:
-    for rows in copy_out(connection, query, len(table.columns)):
-        check_width(rows, len(table.columns))
-        yield EncodedRows(len(rows.starts), together(rows))
+    copied = copy_out(connection, query, len(table.columns))
+    yield from map(functools.partial(_encoded_rows, len(table.columns)), copied)
 
 
-def _decode_rows(table: TableSchema, rows: CopiedRows, is_text: list[bool]) -> pa.RecordBatch:
+def _encoded_rows(width: int, rows: CopiedRows) -> EncodedRows:
+    check_width(rows, width)
+    return EncodedRows(len(rows.starts), together(rows))
+
+
+def _decode_rows(table: TableSchema, is_text: list[bool], rows: CopiedRows) -> pa.RecordBatch:
     with about(table.table):
         cells = _walk_rows(rows, len(table.columns), is_text)
         columns = [
@@ -223,8 +245,9 @@ def read_rows(url: str, table: TableSchema, keys: pa.RecordBatch) -> pa.RecordBa
         "(" + ", ".join(_literal(value, type_) for value, type_ in zip(row.values(), types, strict=True)) + ")"
         for row in keys.to_pylist()
     )
-    query = f"{_select(table)} FROM {_from(table)} WHERE ({', '.join(names)}) IN ({listed})"
+    where = f"({', '.join(names)}) IN ({listed})"
     with connect(url) as connection, source_errors(url, f"reading rows of {table.table}"):
+        query = f"{_select(table)} FROM {_from(connection, table)} WHERE {where}"
         batches = list(_copy_rows(connection, table, query))
     if not batches:
         return table.no_rows()

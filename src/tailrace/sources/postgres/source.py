@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 
 import numpy as np
@@ -12,16 +12,30 @@ import pyarrow as pa
 
 from tailrace import config
 from tailrace.config import TablePatterns
-from tailrace.errors import SourceRefused, SourceUnavailable
+from tailrace.errors import PositionLost, SourceRefused, SourceUnavailable
 from tailrace.model.changes import Changes
 from tailrace.model.frames import Frames
+from tailrace.model.lifecycle import StoredAs
 from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
-from tailrace.sources.base import Chunk, ExportedSnapshot, Finding, Visibility
-from tailrace.sources.postgres import catalog, pgoutput, positions, preflight, slots, snapshot, visibility
+from tailrace.model.watermark import SourceIdentity
+from tailrace.sources.base import Absence, Chunk, ExportedSnapshot, Finding, StorageChange, TableFacts, Visibility
+from tailrace.sources.postgres import (
+    catalog,
+    identity,
+    pgoutput,
+    positions,
+    preflight,
+    publications,
+    slots,
+    snapshot,
+    storage,
+    visibility,
+)
 from tailrace.sources.postgres.capture import PostgresCapture
-from tailrace.sources.postgres.catalog import SourceTable, list_tables, table_schemas
+from tailrace.sources.postgres.catalog import list_tables, table_schemas
 from tailrace.sources.postgres.connection import connect, current_position, server_of, source_errors
+from tailrace.sources.postgres.publications import Published, Publisher
 from tailrace.sources.postgres.types import has_binary_decoder
 
 
@@ -32,21 +46,28 @@ class PostgresSource:
         self.settings = pipeline.source
         self.url = pipeline.source.url
         self.slot = pipeline.slot_name
-        self.publication = pipeline.publication_name
+        self.publications = publications.names_of(pipeline.publication_name)
         self.patterns = TablePatterns(pipeline.source.tables)
+        self._founders: dict[int, str] = {}  # what was published when we made the slot
 
     @property
     def name(self) -> str:
         return server_of(self.url)
 
     def preflight(self) -> list[Finding]:
-        return preflight.check(self.url, self.slot, self.publication, self.patterns, self.settings)
+        return preflight.check(self.url, self.slot, self.publications[0], self.patterns, self.settings)
+
+    def identify(self) -> SourceIdentity:
+        return identity.identify(self.url, self.slot)
+
+    def check_same(self, known: SourceIdentity, position: str) -> SourceIdentity:
+        return identity.check_same(self.url, known, position)
 
     def prepare(self) -> str:
         with connect(self.url) as connection, source_errors(self.url, "preparing the slot and the publication"):
-            wanted = {(t.schema, t.name) for t in self._wanted(connection)}
-            slots.ensure_publication(connection, self.publication, wanted, may_create=self.settings.create)
+            self._require_tables(connection)
             slot = slots.usable_slot(connection, self.slot)
+            self._prepare_publications(connection, has_slot=slot is not None)
             if slot is not None and slot.active_pid is not None:
                 raise SourceUnavailable(
                     f"replication slot {self.slot} at {self.name} is in use by process {slot.active_pid} of the server",
@@ -58,15 +79,60 @@ class PostgresSource:
                         f"replication slot {self.slot} does not exist and source.create is off",
                         hint=f"run: SELECT pg_create_logical_replication_slot('{self.slot}', 'pgoutput');",
                     )
+                self._founders = storage.memberships(connection, self.publications)
                 slot = slots.create_slot(connection, self.slot)
             assert slot.confirmed is not None
             return slot.confirmed
+
+    def publish(self, is_known: Callable[[str], bool]) -> Published:
+        """Publish the tables that have come, and those whose identity came or went in the right way. Cheap.
+
+        A table that `is_known` and is not published was taken out on purpose, and stays out. Does nothing while
+        `source.create` is off.
+        """
+        if not self.settings.create:
+            return Published()
+        with connect(self.url) as connection, source_errors(self.url, "publishing tables"):
+            return self._publisher(connection).publish(lambda table: not is_known(table))
 
     def tables(self) -> list[TableSchema]:
         with connect(self.url) as connection, source_errors(self.url, "listing the tables"):
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")  # tables come and go
             wanted = [t for t in list_tables(connection) if self.patterns.matches(t.schema, t.name)]
-            return table_schemas(connection, wanted, self.publication)
+            return table_schemas(connection, wanted, self.publications)
+
+    def facts(self) -> list[TableFacts]:
+        with connect(self.url) as connection, source_errors(self.url, "reading the catalog"):
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            if not publications.existing(connection, self.publications[:1]):
+                raise PositionLost(
+                    f"publication {self.publications[0]} is gone from {self.name}: what changed since is not in the"
+                    " stream"
+                )
+            wanted = {t.oid: t for t in list_tables(connection) if self.patterns.matches(t.schema, t.name)}
+            schemas = table_schemas(connection, wanted.values(), self.publications)
+            published = storage.memberships(connection, self.publications)
+            stored = storage.stored_as(connection, [schema.relation for schema in schemas])
+            return [
+                TableFacts(s, published[s.relation], stored[s.relation], wanted[s.relation].bytes)
+                for s in schemas
+                if s.relation in published
+            ]
+
+    def is_founder(self, facts: TableFacts) -> bool:
+        return self._founders.get(facts.schema.relation) == facts.membership
+
+    def storage_change(self, schema: TableSchema, old: StoredAs, new: StoredAs) -> StorageChange:
+        return storage.change_of(schema.relation, old, new)
+
+    def has_rows(self, schema: TableSchema, relations: Iterable[str]) -> bool:
+        """Whether any of these relations, by number, has a row."""
+        with connect(self.url) as connection, source_errors(self.url, f"looking into {schema.table}"):
+            return storage.has_rows(connection, [int(relation) for relation in relations])
+
+    def writers(self, facts: TableFacts) -> dict[str, str]:
+        with connect(self.url) as connection, source_errors(self.url, f"looking who writes to {facts.schema.table}"):
+            return dict(storage.writers(connection, facts.stored, facts.schema.relation))
 
     def current_position(self) -> str:
         with connect(self.url) as connection, source_errors(self.url, "asking for the current position"):
@@ -82,13 +148,20 @@ class PostgresSource:
     def positions(self, values: npt.NDArray[np.int64]) -> list[str]:
         return [positions.format_lsn(value) for value in values.tolist()]
 
-    def capture(self, after: str, first_offset: int) -> PostgresCapture:
+    def capture(
+        self, after: str, first_offset: int, described: Mapping[int, TableSchema], known: SourceIdentity | None = None
+    ) -> PostgresCapture:
+        with connect(self.url) as connection, source_errors(self.url, "looking for the publications"):
+            streamed = publications.subscribed(connection, self.publications)
         return PostgresCapture(
             self.url,
             self.slot,
-            self.publication,
+            streamed,
+            [name for name in self.publications if name not in streamed],
             after,
             first_offset,
+            described,
+            known=known,
             binary=self.settings.binary and self._all_binary(),
             mark_seconds=self.settings.heartbeat_ms / 1000,
         )
@@ -118,28 +191,58 @@ class PostgresSource:
     def read_rows(self, table: TableSchema, keys: pa.RecordBatch) -> pa.RecordBatch:
         return snapshot.read_rows(self.url, table, keys)
 
-    def adds_only_nulls(self, table: TableSchema, added: list[str]) -> bool:
-        """True when rows that were there before the columns `added` came have NULL in them."""
+    def adds_only_nulls(self, table: TableSchema, added: list[str], stored: StoredAs | None) -> bool:
+        """True when rows that were there before the columns `added` came have NULL in them.
+
+        A default may have filled them and be gone again: then the table has other files than those it was `stored` in.
+        """
         with connect(self.url) as connection, source_errors(self.url, "reading the catalog"):
-            return catalog.adds_only_nulls(connection, table, added)
+            now = storage.stored_as(connection, [table.relation])[table.relation]
+            is_rewritten = stored is not None and storage.change_of(table.relation, stored, now).is_rewritten
+            return not is_rewritten and catalog.adds_only_nulls(connection, table, added)
+
+    def absence(self, table: TableSchema) -> Absence:
+        """Why a table that was captured is not among those to capture now."""
+        if not self.patterns.matches(table.schema, table.name):
+            return Absence("it is excluded by source.tables")
+        with connect(self.url) as connection, source_errors(self.url, "reading the catalog"):
+            return catalog.absence(connection, table)
+
+    def running(self) -> npt.NDArray[np.int64]:
+        """The transactions that are under way, as the stream numbers them: nobody sees yet what they changed."""
+        with connect(self.url) as connection, source_errors(self.url, "asking which transactions run"):
+            row = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
+            assert row is not None
+            return visibility.running(row[0])
 
     def drop(self) -> list[str]:
         with connect(self.url) as connection, source_errors(self.url, "dropping the slot and the publication"):
             dropped = []
             if slots.drop_slot(connection, self.slot):
                 dropped.append(f"replication slot {self.slot}")
-            if slots.drop_publication(connection, self.publication):
-                dropped.append(f"publication {self.publication}")
-            return dropped
+            named = (name for name in self.publications if publications.drop_publication(connection, name))
+            return [*dropped, *(f"publication {name}" for name in named)]
 
-    def _wanted(self, connection: psycopg.Connection[tuple[object, ...]]) -> list[SourceTable]:
-        wanted = [t for t in list_tables(connection) if self.patterns.matches(t.schema, t.name) and not t.is_unlogged]
-        if not wanted:
+    def _require_tables(self, connection: psycopg.Connection[tuple[object, ...]]) -> None:
+        if not any(self.patterns.matches(t.schema, t.name) and not t.is_unlogged for t in list_tables(connection)):
             raise SourceRefused(
                 f"no table of {self.name} matches source.tables: {', '.join(self.settings.tables)}",
                 hint="tables are named schema.name; patterns such as public.* are allowed",
             )
-        return wanted
+
+    def _publisher(self, connection: psycopg.Connection[tuple[object, ...]]) -> Publisher:
+        return Publisher(connection, self.publications, self.patterns, is_named=self.settings.publication is None)
+
+    def _prepare_publications(self, connection: psycopg.Connection[tuple[object, ...]], *, has_slot: bool) -> None:
+        publisher = self._publisher(connection)
+        waiting: tuple[str, ...] = ()
+        if self.settings.create:
+            publisher.create(has_slot=has_slot)
+            waiting = publisher.publish(lambda _: True).waiting
+        publisher.require(waiting, may_create=self.settings.create)
 
     def _all_binary(self) -> bool:
-        return all(has_binary_decoder(column.type) for table in self.tables() for column in table.columns)
+        """A first guess: the stream itself says when a type comes that it can not send in binary."""
+        with connect(self.url) as connection, source_errors(self.url, "reading the catalog"):
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")  # types come and go
+            return all(map(has_binary_decoder, catalog.published_types(connection, self.publications)))

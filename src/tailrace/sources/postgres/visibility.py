@@ -22,6 +22,11 @@ def is_visible(xids: npt.NDArray[np.int64], snapshot: str) -> npt.NDArray[np.boo
     return (nearest < xmin) | ((nearest < xmax) & ~np.isin(nearest, running))
 
 
+def running(snapshot: str) -> npt.NDArray[np.int64]:
+    """The transactions that have not ended, by their short ids."""
+    return parse_snapshot(snapshot)[2] % _EPOCH
+
+
 def parse_snapshot(text: str) -> tuple[int, int, npt.NDArray[np.int64]]:
     try:
         xmin, xmax, running = text.split(":")

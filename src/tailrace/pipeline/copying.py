@@ -1,0 +1,286 @@
+"""Copying tables into one sink, in two lanes: the small ones together, the large ones one by one, the smallest first.
+
+Each lane is a thread that waits for one Spark job at a time; Spark shares its slots out between them, and the stream.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from tailrace import failpoints
+from tailrace.errors import SourceError, TailraceError
+from tailrace.model.lifecycle import COPYING, TableState, TableStatus
+from tailrace.pipeline.applying import SinkPipeline, lost, said_by
+from tailrace.pipeline.evolution import failed
+from tailrace.sinks.base import ChunkMark
+from tailrace.sources.base import Chunk, ExportedSnapshot, TableFacts, TableRewritten
+from tailrace.spark.snapshot import ChunkWork, Loaded, load_chunks
+
+LARGE_BYTES = 64 << 20
+IDLE_SECONDS = 0.05
+BACKOFF_SECONDS = (0.5, 30.0)
+PAUSE_SECONDS = 0.5
+"""How soon a table that was looked at is looked at again."""
+
+
+class Copies:
+    """What the lanes of one sink share: which tables wait, with their facts, and which are being copied."""
+
+    def __init__(self, sink: SinkPipeline) -> None:
+        self.sink = sink
+        self._lock = threading.Lock()
+        self._taken: set[str] = set()
+        self._facts: dict[str, TableFacts] = {}
+        self.writers: dict[str, dict[str, str]] = {}  # of a table that is new here: who wrote to it before we listened
+        self.paused_until: dict[str, float] = {}
+
+    def learn(self, facts: Iterable[TableFacts]) -> None:
+        self._facts = {each.schema.table: each for each in facts}
+
+    def bytes_of(self, table: str) -> int:
+        found = self._facts.get(table)
+        return 0 if found is None else found.bytes
+
+    def take(self, *, large: bool) -> list[TableStatus]:
+        """The tables that a lane copies next: all small ones, or the smallest of the large ones."""
+        with self._lock:
+            states = COPYING | {TableState.NEW}
+            free = [s for s in list(self.sink.tables.values()) if s.state in states and self._is_free(s.table)]
+            mine = sorted((s for s in free if self._is_large(s.table) is large), key=lambda s: self.bytes_of(s.table))
+            chosen = mine[:1] if large else mine
+            self._taken |= {status.table for status in chosen}
+            return chosen
+
+    def give_back(self, statuses: Iterable[TableStatus]) -> None:
+        with self._lock:
+            self._taken -= {status.table for status in statuses}
+
+    def is_copying(self, table: str) -> bool:
+        with self._lock:
+            return table in self._taken
+
+    def _is_free(self, table: str) -> bool:
+        return table in self._facts and table not in self._taken and self._is_due(table)
+
+    def _is_due(self, table: str) -> bool:
+        return time.monotonic() >= self.paused_until.get(table, 0.0)
+
+    def _is_large(self, table: str) -> bool:
+        return self.bytes_of(table) >= LARGE_BYTES
+
+
+class CopyLane:
+    """One thread. Trouble that may pass is tried again for as long as the run lasts; other trouble is in `error`."""
+
+    def __init__(self, copies: Copies, *, large: bool) -> None:
+        self.copies, self.sink, self.source = copies, copies.sink, copies.sink.source
+        self._is_large = large
+        self._pool = "snapshots of large tables" if large else "snapshots"
+        self._stopping = threading.Event()
+        self.error: TailraceError | None = None
+        self._thread = threading.Thread(target=self._run, name=f"copies into {self.sink.name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def join(self, seconds: float) -> None:
+        if self._thread.is_alive():
+            self._thread.join(seconds)
+
+    def _run(self) -> None:
+        backoff = BACKOFF_SECONDS[0]
+        while not self._stopping.is_set():
+            try:
+                if not self.step():
+                    self._stopping.wait(IDLE_SECONDS)
+                backoff = BACKOFF_SECONDS[0]
+            except Exception as error:
+                if self._stopping.is_set():
+                    return
+                trouble = error if isinstance(error, TailraceError) else self._lost(error)
+                if not trouble.retry:
+                    self.error = trouble
+                    return
+                kind = "source-retry" if isinstance(trouble, SourceError) else "sink-retry"
+                self.sink.say(kind, sink=self.sink.name, message=str(trouble), retry_seconds=backoff)
+                self._stopping.wait(backoff)
+                backoff = min(backoff * 2, BACKOFF_SECONDS[1])
+
+    def _lost(self, error: Exception) -> TailraceError:
+        return lost(f"the copy of tables into sink {self.sink.name} stopped: {said_by(error)}")
+
+    def step(self) -> bool:
+        """Copy what waits; false if nothing does."""
+        taken = self.copies.take(large=self._is_large)
+        try:
+            facts = {each.schema.table: each for each in self.source.facts()} if taken else {}
+            ready = [status for status in taken if self._is_settled(status, facts)]
+            if ready:
+                self._copy(ready, facts)
+            return bool(ready)
+        finally:
+            self.copies.give_back(taken)
+
+    def _is_settled(self, status: TableStatus, present: Mapping[str, TableFacts]) -> bool:
+        """Whether everybody has ended who was writing to a table when we first looked: then a snapshot sees their rows.
+
+        What they wrote before the table was published is not in the stream. What they have committed may be in it,
+        before the table's watermark, and still not be seen: a commit is streamed before anybody sees it, and one that
+        waits for a synchronous standby long before. A table that was published before the slot was made needs none of
+        this: the server itself has waited then.
+        """
+        table, facts = status.table, present.get(status.table)
+        self.copies.paused_until[table] = time.monotonic() + PAUSE_SECONDS
+        if facts is None:
+            return False
+        if status.state is TableState.NEW and status.membership == facts.membership:
+            return True
+        now = self.source.writers(facts)
+        awaited = self.copies.writers.setdefault(table, now)
+        still = {name: who for name, who in awaited.items() if name in now}
+        self.copies.writers[table] = still
+        if not still:
+            del self.copies.writers[table]
+            return True
+        self._say_waiting(status, sorted(set(still.values())))
+        return False
+
+    def _say_waiting(self, status: TableStatus, whom: list[str]) -> None:
+        reason = f"its copy waits for the end of what {' and '.join(whom)} writes to it"
+        if self.sink.tables[status.table].reason != reason:
+            self.sink.became(msgspec.structs.replace(status, reason=reason))
+
+    def _copy(self, statuses: list[TableStatus], before: Mapping[str, TableFacts]) -> None:
+        """Copy tables under one exported snapshot, as one Spark job. They were published `before`."""
+        with self.sink.lock:
+            marks = self.sink.sink.read_state().chunks
+        with self.source.export_snapshot() as snapshot:
+            # only now: a column that the snapshot's rows have a value in must not be missing
+            present = {facts.schema.table: facts for facts in self.source.facts()}
+            work: list[ChunkWork] = []
+            for status in statuses:
+                if status.table in present:
+                    facts = msgspec.structs.replace(present[status.table], membership=before[status.table].membership)
+                    work += self._planned(status, facts, marks.get(status.table, []), snapshot)
+            failpoints.reached("snapshot-planned")
+            loaded = (
+                load_chunks(self.sink.spark, self.source, self.sink.sink, snapshot.id, work, self._pool) if work else []
+            )
+        failpoints.reached("snapshot-finished")
+        self._finish([status.table for status in statuses], snapshot, loaded)
+
+    def _planned(
+        self, status: TableStatus, facts: TableFacts, marks: list[ChunkMark], snapshot: ExportedSnapshot
+    ) -> list[ChunkWork]:
+        """What is left to copy of a table; nothing of one that can not be planned or prepared."""
+        try:
+            return self._begin(status, facts, marks, snapshot)
+        except TableRewritten:  # it is gone: discovery will see it
+            return []
+        except TailraceError as error:
+            if not self.sink.is_tables_own(error):
+                raise
+            self.sink.became(failed(self.sink.tables[status.table], error))
+            return []
+
+    def _begin(
+        self, status: TableStatus, facts: TableFacts, marks: list[ChunkMark], snapshot: ExportedSnapshot
+    ) -> list[ChunkWork]:
+        """What is left to copy of a table: what its plan says, or all of it under a new plan."""
+        schema = facts.schema
+        mine = [mark for mark in marks if mark.generation == status.generation]
+        left = [mark for mark in mine if not mark.is_loaded]
+        planned = self.source.plan_snapshot(schema, self.sink.pipeline.source.snapshot.chunk_bytes)
+        if self._is_resumable(status, facts, planned, mine):
+            with self.sink.lock:
+                self.sink.sink.finish_snapshot(status)
+            if left and status.state is not TableState.RESUMED:
+                self.sink.became(status.move(TableState.RESUMED))
+            return _work(status, left)
+        started = status.move(
+            TableState.SNAPSHOT,
+            generation=status.generation + 1,
+            visibility=snapshot.visibility.snapshot,
+            schema=schema,
+            rows=0,
+            membership=facts.membership,
+            stored=facts.stored,
+        )
+        return self._started(started, planned)
+
+    def _is_resumable(
+        self, status: TableStatus, facts: TableFacts, planned: list[Chunk], mine: list[ChunkMark]
+    ) -> bool:
+        """Whether some of a plan's chunks are in the sink, and the table is still what was planned."""
+        files = {chunk.storage for chunk in planned}
+        return (
+            status.state in COPYING
+            and any(mark.is_loaded for mark in mine)
+            and bool(facts.schema.key)
+            and facts.schema == status.schema
+            and facts.membership == status.membership
+            and files == {mark.chunk["storage"] for mark in mine}
+        )
+
+    def _started(self, started: TableStatus, planned: list[Chunk]) -> list[ChunkWork]:
+        fresh = [
+            ChunkMark(chunk.table, started.generation, chunk.number, msgspec.structs.asdict(chunk)) for chunk in planned
+        ]
+        with self.sink.lock:
+            started = self.sink.sink.begin_snapshot(started, fresh, clear=True)
+            self.sink.tables[started.table] = started
+        self.sink.say_table(started)
+        return _work(started, fresh)
+
+    def _finish(self, tables: list[str], snapshot: ExportedSnapshot, loaded: list[Loaded]) -> None:
+        """Tables whose chunks are all loaded begin to catch up, and torn ones, whose chunks can not be loaded.
+
+        A torn one's changes tell whether it was truncated: then what is missing was to go anyway.
+        """
+        torn = {done.table for done in loaded if done.is_rewritten}
+        errors = {done.table: done.error for done in loaded if done.error is not None}
+        with self.sink.lock:
+            chunks = self.sink.sink.read_state().chunks
+            now = [self.sink.tables[table] for table in tables if table in self.sink.tables]
+        for status in (status for status in now if status.state in COPYING):
+            marks = [mark for mark in chunks.get(status.table, []) if mark.generation == status.generation]
+            if status.table in errors:
+                self._fail(status, errors[status.table])
+            elif marks and (status.table in torn or all(mark.is_loaded for mark in marks)):
+                self._copied(status, snapshot, sum(mark.rows for mark in marks), is_torn=status.table in torn)
+
+    def _fail(self, status: TableStatus, error: TailraceError) -> None:
+        error.table = status.table
+        if not self.sink.is_tables_own(error):
+            raise error
+        self.sink.became(failed(status, error))
+
+    def _copied(self, status: TableStatus, snapshot: ExportedSnapshot, rows: int, *, is_torn: bool) -> None:
+        if is_torn and status.state is TableState.RESUMED:
+            self.sink.became(
+                status.again(status.watermark, status.schema, reason="it was rewritten while it was copied")
+            )
+            return
+        with self.sink.lock:
+            self.sink.sink.finish_snapshot(status)
+        state = TableState.AHEAD if status.state is TableState.RESUMED else TableState.CATCH_UP
+        end = self.source.current_position() if is_torn else snapshot.position
+        self.sink.became(status.move(TableState.TORN if is_torn else state, snapshot_end=end, rows=rows), rows)
+
+
+def _work(status: TableStatus, marks: Iterable[ChunkMark]) -> list[ChunkWork]:
+    return [
+        ChunkWork(status.schema, msgspec.structs.replace(mark, is_beside=status.is_beside, is_loaded=False))
+        for mark in marks
+    ]
+
+
+def lanes(copies: Copies) -> list[CopyLane]:
+    return [CopyLane(copies, large=False), CopyLane(copies, large=True)]

@@ -1,0 +1,150 @@
+"""What the stream's Relation and Type messages describe, as the definitions that go into the log.
+
+A message is the truth about its own moment, and we may be behind. The catalog of now only adds what messages leave out:
+the numbers of columns, the order of a key, what a type is. What is gone from it since comes from the last version that
+we know; a type that is gone is text, under the name that its Type message gave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import psycopg
+
+from tailrace.errors import SourceUnavailable
+from tailrace.model.frames import Definition
+from tailrace.model.names import table_name
+from tailrace.model.schema import Column, Identity, TableSchema
+from tailrace.sources.postgres import pgoutput
+from tailrace.sources.postgres.catalog import IDENTITIES, fetch_types, primary_keys, usable_key
+from tailrace.sources.postgres.connection import connect, source_errors
+from tailrace.sources.postgres.pgoutput import Relation
+from tailrace.sources.postgres.types import TypeInfo, column_type, is_built_in
+from tailrace.sources.postgres.visibility import is_visible
+
+TypeNames = Mapping[int, tuple[str, str]]
+"""Schema and name of the types that the stream has named. Of a domain they are those of its base."""
+
+_NUMBERS = "SELECT attname, attnum FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped"
+
+_NAMED = """
+SELECT quote_ident(%(schema)s) || '.' || quote_ident(%(name)s),
+    (SELECT oid::bigint FROM pg_type WHERE typnamespace = 'pg_catalog'::regnamespace
+        AND %(schema)s = 'pg_catalog' AND typname = %(name)s)
+"""
+
+
+class Descriptions:
+    """The definitions of one stream. `known` are the versions that an earlier stream has left in the log."""
+
+    def __init__(self, url: str, known: Mapping[int, TableSchema]) -> None:
+        self._url = url
+        self._known = dict(known)
+        self._type_names: dict[int, tuple[str, str]] = {}
+        self._connection: psycopg.Connection[Any] | None = None
+        self.definitions: dict[int, Definition] = {}
+
+    def name_type(self, message: bytes, offset: int) -> None:
+        oid, schema, name = pgoutput.parse_type(message, offset)
+        self._type_names[oid] = (schema, name)
+
+    def resolve(self, message: bytes, offset: int, xid: int) -> TableSchema:
+        """What a Relation message in the transaction `xid` describes.
+
+        A server sends a transaction that waits for a synchronous standby before the catalog shows what it did; then
+        this raises SourceUnavailable.
+        """
+        relation = pgoutput.parse_relation(message, offset)
+        if self._connection is None or self._connection.closed:
+            self._connection = connect(self._url)
+        with source_errors(self._url, "reading the catalog"):
+            schema, is_whole = self._read(self._connection, relation)
+            if is_whole:
+                return schema
+            _require_visible(self._connection, xid, relation)
+            return self._read(self._connection, relation)[0]
+
+    def _read(self, connection: psycopg.Connection[Any], relation: Relation) -> tuple[TableSchema, bool]:
+        return described_schema(connection, relation, self._type_names, self._known.get(relation.id))
+
+    def define(self, schema: TableSchema, offset: int) -> Definition | None:
+        """The new definition, or None when the server only repeats what we know."""
+        known = self.definitions.get(schema.relation)
+        if known is not None and known.schema == schema:
+            return None
+        self._known[schema.relation] = schema
+        self.definitions[schema.relation] = Definition(schema.relation, offset, schema)
+        return self.definitions[schema.relation]
+
+    def begin_stream(self) -> None:
+        """A new stream describes every relation before its first change."""
+        self.definitions.clear()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+
+def described_schema(
+    connection: psycopg.Connection[Any], relation: Relation, names: TypeNames, known: TableSchema | None
+) -> tuple[TableSchema, bool]:
+    """The schema that a Relation message describes, and whether the catalog of now bears all of it out."""
+    identity = IDENTITIES[relation.identity]
+    types, has_types = _types(connection, {oid for _, _, oid, _ in relation.columns}, names)
+    present = dict(connection.execute(_NUMBERS, [relation.id]).fetchall())
+    before = {column.name: column.number for column in known.columns} if known else {}
+    keys = primary_keys(connection, [relation.id])
+    present_key = keys.get(relation.id, ()) if present else None
+    key, has_key = _described_key(relation, identity, present_key, known.key if known else None)
+    columns = tuple(
+        Column(name, column_type(oid, modifier, types), name not in key, present.get(name, before.get(name, 0)))
+        for _, name, oid, modifier in relation.columns
+    )
+    is_whole = has_types and has_key and all(column.name in present for column in columns)
+    return TableSchema(relation.schema, relation.name, columns, key, identity, relation.id), is_whole
+
+
+def _types(
+    connection: psycopg.Connection[Any], oids: Collection[int], names: TypeNames
+) -> tuple[dict[int, TypeInfo], bool]:
+    """What is known of these types, and whether the catalog still has them all."""
+    types = fetch_types(connection, oids)
+    gone = [oid for oid in oids if not is_built_in(oid) and oid not in types and oid in names]
+    for oid in gone:
+        schema, name = names[oid]
+        row = connection.execute(_NAMED, {"schema": schema, "name": name}).fetchone()
+        assert row is not None
+        quoted, base = row
+        types[oid] = TypeInfo(oid, quoted, "b") if base is None else TypeInfo(oid, quoted, "d", base)
+        types |= fetch_types(connection, [] if base is None else [base])
+    return types, not gone
+
+
+def _described_key(
+    relation: Relation, identity: Identity, present: tuple[str, ...] | None, known: tuple[str, ...] | None
+) -> tuple[tuple[str, ...], bool]:
+    """The columns that identify a row, and whether the `present` key of the catalog says so.
+
+    A message flags the columns of the identity that it lists, in the order of the table; with FULL it flags them all. A
+    key that explains the flags says whether they are all of it, and in which order.
+    """
+    names = [name for _, name, _, _ in relation.columns]
+    if identity is Identity.NOTHING:
+        return (), True
+    if identity is Identity.FULL:
+        return usable_key(names, present if present is not None else known or ()), False
+    flagged = [name for is_key, name, _, _ in relation.columns if is_key]
+    for key in (present or (), known or ()):
+        if set(flagged) == set(key).intersection(names):
+            return usable_key(names, key), key == (present or ())
+    return tuple(flagged), False
+
+
+def _require_visible(connection: psycopg.Connection[Any], xid: int, relation: Relation) -> None:
+    row = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
+    assert row is not None
+    if not is_visible(np.array([xid], np.int64), row[0]).all():
+        table = table_name(relation.schema, relation.name)
+        raise SourceUnavailable(f"the catalog does not show yet what the transaction {xid} made of {table}")

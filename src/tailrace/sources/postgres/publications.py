@@ -1,0 +1,331 @@
+"""The publications: which tables the server sends us, and of which of them updates and deletes.
+
+Guarantee: no write of the application fails because of us. PostgreSQL refuses the UPDATE or DELETE of a table that
+publishes such changes and can not say which row they are about; such tables go into a publication of their own, which
+sends inserts and truncates only. Waiting for a lock ends after a moment: what is locked is published later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+import psycopg
+from psycopg import errors as pg
+from psycopg import sql
+
+from tailrace.config import TablePatterns
+from tailrace.errors import SourceRefused
+from tailrace.model.names import table_name
+from tailrace.sources.postgres.catalog import IDENTIFIES, IS_TABLE, PARTS
+
+LOCK_TIMEOUT_MS = 2_000  # longer than the second after which the server ends an autovacuum that is in the way
+NAME_BYTES = 63
+SUFFIX = "_inserts"
+INSERTS_ONLY = "insert, truncate"
+TOLERANT_VERSION = 180_000
+"""From here on the server streams the past of before a publication was made; older ones refuse to."""
+MARK = "made by tailrace"
+
+_PUBLICATIONS = """
+SELECT p.pubname::text, pg_has_role(p.pubowner, 'USAGE') AND NOT p.puballtables,
+    coalesce(obj_description(p.oid, 'pg_publication') LIKE %(mark)s, false)
+FROM pg_publication p WHERE p.pubname = ANY (%(names)s)
+"""
+
+_PLACES = f"""
+WITH RECURSIVE {PARTS},
+safe (root, is_safe) AS (
+    SELECT part.root, bool_and({IDENTIFIES}) FROM part JOIN pg_class c ON c.oid = part.oid
+    WHERE c.relkind = 'r' AND c.relpersistence = 'p' GROUP BY part.root
+)
+SELECT n.nspname::text, c.relname::text, c.oid::bigint, c.relpersistence = 'p', coalesce(safe.is_safe, true),
+    ARRAY(SELECT p.pubname::text FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
+        WHERE r.prrelid = c.oid AND p.pubname = ANY (%(names)s)),
+    EXISTS (SELECT FROM pg_publication p WHERE p.pubname = ANY (%(names)s) AND (p.puballtables
+        OR EXISTS (SELECT FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = n.oid)))
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN safe ON safe.root = c.oid
+WHERE {IS_TABLE}
+ORDER BY 1, 2
+"""
+
+_TERMS = """
+SELECT ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = r.prrelid AND a.attnum = ANY (r.prattrs)),
+    pg_get_expr(r.prqual, r.prrelid)
+FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid WHERE p.pubname = %s AND r.prrelid = %s
+"""
+
+_PASSING = (pg.LockNotAvailable, pg.DeadlockDetected, pg.QueryCanceled)
+_OVERTAKEN = (pg.UndefinedTable, pg.UndefinedObject, pg.DuplicateObject, pg.UniqueViolation, pg.InternalError)
+"""The table is gone, or somebody did the same at this moment: another look will tell."""
+
+
+def names_of(publication: str) -> tuple[str, str]:
+    """The publication, and the one beside it for tables of which only inserts can be sent."""
+    encoded = publication.encode()
+    if len(encoded) + len(SUFFIX) <= NAME_BYTES:
+        return publication, publication + SUFFIX
+    digest = hashlib.sha256(encoded).hexdigest()[:8]
+    kept = encoded[: NAME_BYTES - len(SUFFIX) - len(digest) - 1].decode(errors="ignore")
+    return publication, f"{kept}_{digest}{SUFFIX}"
+
+
+class Published(msgspec.Struct, frozen=True):
+    """What a call of `publish` has done.
+
+    A table that `moved` publishes more than it did, or less: from inserts to all, it has to be copied again, because
+    updates and deletes before the move were not sent. `waiting` are locked by somebody: the next call tries again.
+    """
+
+    added: tuple[str, ...] = ()
+    moved: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    refused: dict[str, str] = {}
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        return (*self.added, *self.moved, *self.removed)
+
+
+class Publication(msgspec.Struct, frozen=True):
+    name: str
+    is_alterable: bool  # our role owns it, and it does not take all tables
+    is_marked: bool
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A table, and where it is published: by name in `members`, or together with others (`is_swept`)."""
+
+    schema: str
+    name: str
+    oid: int
+    is_logged: bool
+    is_safe: bool  # its updates and deletes can be published without harm
+    members: list[str]
+    is_swept: bool
+
+    @property
+    def table(self) -> str:
+        return table_name(self.schema, self.name)
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One table's change of place: out of `leaves`, and into `enters` if there is one."""
+
+    place: Place
+    leaves: tuple[str, ...]
+    enters: str | None
+
+    @property
+    def kind(self) -> str:
+        if self.enters is None:
+            return "moved" if len(self.place.members) > len(self.leaves) else "removed"
+        return "moved" if self.leaves else "added"
+
+
+class Publisher:
+    """The two publications of one pipeline. `is_named` is false for a publication that the user has named.
+
+    Tables are taken out of, and moved between, publications of ours only: those that we made, or that have our name.
+    """
+
+    def __init__(
+        self, connection: psycopg.Connection[Any], names: tuple[str, str], patterns: TablePatterns, *, is_named: bool
+    ) -> None:
+        self._connection, self._patterns, self._is_named = connection, patterns, is_named
+        self.main, self.inserts = names
+        self._names = list(names)
+
+    def create(self, *, has_slot: bool) -> None:
+        """Make the publications that are missing; the one for inserts only if we may alter the other.
+
+        Both come before the slot: versions before 18 can not stream the past of a publication that is younger.
+        """
+        found = self._publications()
+        if self.main not in found:
+            self._make(self.main, {})
+        elif not found[self.main].is_alterable:
+            return
+        is_late = has_slot and self._connection.info.server_version < TOLERANT_VERSION
+        if self.inserts not in found and not is_late:
+            try:
+                self._make(self.inserts, {"publish": INSERTS_ONLY})
+            except SourceRefused:
+                if self.main not in found:
+                    raise
+
+    def publish(self, may_add: Callable[[str], bool]) -> Published:
+        """Bring every table to its place; tables that are in neither publication only if `may_add` says so."""
+        steps = list(self._steps(may_add))
+        done: dict[str, list[str]] = {"added": [], "moved": [], "removed": [], "waiting": []}
+        refused: dict[str, str] = {}
+        for step, error in self._take(steps) if steps else ():
+            if error is None:
+                done[step.kind].append(step.place.table)
+            elif isinstance(error, _PASSING):
+                done["waiting"].append(step.place.table)
+            elif not isinstance(error, _OVERTAKEN):
+                refused[step.place.table] = error.diag.message_primary or str(error)
+        return Published(**{kind: tuple(sorted(tables)) for kind, tables in done.items()}, refused=refused)
+
+    def require(self, waiting: Collection[str], *, may_create: bool) -> None:
+        """Raise SourceRefused, with the owner's statement, unless what can be published in full is published.
+
+        Tables that are locked are left for later, and those that can not be published without harm are left out.
+        """
+        exists = bool(existing(self._connection, [self.main]))
+        missing = [place for place in self._wanted() if place.is_safe and not place.members and not place.is_swept]
+        missing = [place for place in missing if place.table not in waiting]
+        if exists and not missing:
+            return
+        tables = [(place.schema, place.name) for place in missing]
+        statement = addition_sql(self.main, tables) if exists else creation_sql(self.main, tables)
+        lack = f"lacks {len(missing)} tables" if exists else "does not exist"
+        why = "source.create is off" if not may_create else "our role may not change that"
+        raise SourceRefused(
+            f"publication {self.main} {lack} and {why}", hint=f"let the tables' owner run: {statement};"
+        )
+
+    def _wanted(self) -> list[Place]:
+        return [place for place in self._places() if place.is_logged and self._matches(place)]
+
+    def _matches(self, place: Place) -> bool:
+        return self._patterns.matches(place.schema, place.name)
+
+    def _places(self) -> list[Place]:
+        rows = self._connection.execute(_PLACES, {"names": self._names, "main": self.main}).fetchall()
+        return [Place(*row) for row in rows]
+
+    def _publications(self) -> dict[str, Publication]:
+        rows = self._connection.execute(_PUBLICATIONS, {"names": self._names, "mark": f"{MARK}%"}).fetchall()
+        return {name: Publication(name, *facts) for name, *facts in rows}
+
+    def _steps(self, may_add: Callable[[str], bool]) -> Iterator[Step]:
+        found = self._publications()
+        open_ = {name for name, publication in found.items() if publication.is_alterable}
+        ours = {name for name in open_ if found[name].is_marked or self._is_named}
+        for place in self._places():
+            step = self._step(place, open_, ours, may_add)
+            if step is not None and (step.leaves or step.enters):
+                yield step
+
+    def _step(self, place: Place, open_: set[str], ours: set[str], may_add: Callable[[str], bool]) -> Step | None:
+        if not place.is_logged or not self._matches(place):
+            return Step(place, tuple(name for name in place.members if name in ours), None)
+        right, wrong = (self.main, self.inserts) if place.is_safe else (self.inserts, self.main)
+        leaves = (wrong,) if wrong in place.members and wrong in ours else ()
+        if place.is_swept or (not place.members and not may_add(place.table)):
+            return None
+        if not leaves and wrong in place.members:
+            return None  # somebody else's doing
+        enters = right if right not in place.members and right in open_ else None
+        return Step(place, leaves, enters)
+
+    def _take(self, steps: Sequence[Step]) -> Iterator[tuple[Step, psycopg.Error | None]]:
+        """Many tables in one transaction; those that stand in its way are found by halving."""
+        try:
+            with self._connection.transaction():
+                self._connection.execute(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}".encode())
+                self._connection.execute("SET LOCAL synchronous_commit = local")  # a standby that is away is no reason
+                for statement in self._statements(steps):
+                    self._connection.execute(statement.encode())
+        except (pg.OperationalError, pg.ProgrammingError, pg.IntegrityError, pg.InternalError) as error:
+            if self._connection.closed:
+                raise
+            if len(steps) == 1:
+                yield steps[0], error
+                return
+            middle = len(steps) // 2
+            yield from self._take(steps[:middle])
+            yield from self._take(steps[middle:])
+        else:
+            yield from ((step, None) for step in steps)
+
+    def _statements(self, steps: Sequence[Step]) -> Iterator[str]:
+        listed = [(step.enters, self._listed(step)) for step in steps]  # before it leaves: then its terms are gone
+        for name in self._names:
+            leaving = [_only(step.place.schema, step.place.name) for step in steps if name in step.leaves]
+            if leaving:
+                yield _alter(name, "DROP", leaving)
+        for name in self._names:
+            entering = [table for place, table in listed if place == name]
+            if entering:
+                yield _alter(name, "ADD", entering)
+
+    def _listed(self, step: Step) -> sql.Composable:
+        """A table with the column list and the row filter that it had in the publication it leaves."""
+        name = _only(step.place.schema, step.place.name)
+        if not step.leaves:
+            return name
+        row = self._connection.execute(_TERMS, [step.leaves[0], step.place.oid]).fetchone()
+        columns, kept = row or ([], None)
+        listed = sql.SQL(" ({})").format(sql.SQL(", ").join(map(sql.Identifier, columns))) if columns else sql.SQL("")
+        rows = sql.SQL(f" WHERE ({kept})") if kept else sql.SQL("")  # the server's own text
+        return name + listed + rows
+
+    def _make(self, name: str, options: dict[str, str]) -> None:
+        statement = creation_sql(name, (), options)
+        try:
+            with self._connection.transaction():
+                self._connection.execute(statement.encode())
+                remark = sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(sql.Identifier(name), sql.Literal(MARK))
+                self._connection.execute(remark)
+        except pg.DuplicateObject:
+            return
+        except psycopg.Error as error:
+            raise SourceRefused(
+                f"cannot create the publication {name}: {error.diag.message_primary}",
+                hint=f"let the tables' owner run: {statement};",
+            ) from error
+
+
+def creation_sql(name: str, tables: Iterable[tuple[str, str]], options: dict[str, str] | None = None) -> str:
+    """The statement that makes a publication for `tables`, which may be none."""
+    listed = [_only(*table) for table in sorted(tables)]
+    chosen = sql.SQL(", ").join(
+        sql.SQL("{} = {}").format(sql.Identifier(key), sql.Literal(value))
+        for key, value in {**(options or {}), "publish_via_partition_root": "true"}.items()
+    )
+    statement = sql.SQL("CREATE PUBLICATION {}").format(sql.Identifier(name))
+    if listed:
+        statement += sql.SQL(" FOR TABLE {}").format(sql.SQL(", ").join(listed))
+    return (statement + sql.SQL(" WITH ({})").format(chosen)).as_string(None)
+
+
+def addition_sql(name: str, tables: Iterable[tuple[str, str]]) -> str:
+    """The statement that adds `tables` to a publication."""
+    return _alter(name, "ADD", [_only(*table) for table in sorted(tables)])
+
+
+def subscribed(connection: psycopg.Connection[Any], names: tuple[str, str]) -> list[str]:
+    """The publications to stream from: a server before 18 refuses one that does not exist."""
+    if connection.info.server_version >= TOLERANT_VERSION:
+        return list(names)
+    return [names[0], *existing(connection, names[1:])]
+
+
+def existing(connection: psycopg.Connection[Any], names: Sequence[str]) -> list[str]:
+    """Those of the publications that are there."""
+    rows = connection.execute("SELECT pubname::text FROM pg_publication WHERE pubname = ANY (%s)", [list(names)])
+    found = {name for (name,) in rows}
+    return [name for name in names if name in found]
+
+
+def drop_publication(connection: psycopg.Connection[Any], name: str) -> bool:
+    if not existing(connection, [name]):
+        return False
+    connection.execute(sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(name)))
+    return True
+
+
+def _only(schema: str, table: str) -> sql.Composable:
+    """Without ONLY the server adds all tables that inherit from it, whether we want them or not."""
+    return sql.SQL("ONLY {}").format(sql.Identifier(schema, table))
+
+
+def _alter(name: str, action: str, tables: Sequence[sql.Composable]) -> str:
+    listed = sql.SQL(", ").join(tables).as_string(None)
+    return f"ALTER PUBLICATION {sql.Identifier(name).as_string(None)} {action} TABLE {listed}"

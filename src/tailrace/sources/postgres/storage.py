@@ -1,0 +1,95 @@
+"""What changes in a table without a change event: its publication, its files, its partitions.
+
+Read from the catalog without a lock on any table. A row of the catalog that was made anew has another oid, one that was
+altered another `xmin`: what was undone again still shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import psycopg
+
+from tailrace.model.lifecycle import StoredAs
+from tailrace.sources.base import StorageChange
+from tailrace.sources.postgres.catalog import PUBLISHED
+
+_MEMBERSHIP = f"""
+SELECT c.oid::bigint, string_agg(concat_ws(':', p.oid, p.xmin, r.oid, r.xmin, s.oid), ',' ORDER BY p.oid)
+FROM {PUBLISHED}
+LEFT JOIN pg_publication_namespace s ON s.pnpubid = p.oid AND s.pnnspid = n.oid
+WHERE p.pubname = ANY (%s) GROUP BY c.oid
+"""
+
+_FILES = """
+WITH RECURSIVE parts (root, oid) AS (
+    SELECT oid, oid FROM unnest(%(oids)s::oid[]) oid
+    UNION ALL
+    SELECT parts.root, i.inhrelid FROM parts JOIN pg_inherits i ON i.inhparent = parts.oid
+    JOIN pg_class c ON c.oid = i.inhrelid AND c.relispartition
+)
+SELECT parts.root::bigint, c.oid::bigint, c.relfilenode::bigint
+FROM parts JOIN pg_class c ON c.oid = parts.oid WHERE c.relkind = 'r'
+"""
+
+_COLUMNS = """
+SELECT attrelid::bigint, md5(string_agg(concat_ws(':', attnum, xmin), ',' ORDER BY attnum))
+FROM pg_attribute WHERE attrelid = ANY (%s::oid[]) AND attnum > 0 GROUP BY attrelid
+"""
+
+_WRITERS = """
+SELECT DISTINCT l.virtualtransaction, coalesce('process ' || l.pid, 'a prepared transaction')
+FROM pg_locks l
+WHERE l.locktype = 'relation' AND l.granted AND l.relation = ANY (%s::oid[])
+    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+"""
+
+
+def memberships(connection: psycopg.Connection[Any], publications: Sequence[str]) -> dict[int, str]:
+    """By table: that it is published, in a word that changes when it was not, for however short a time."""
+    return dict(connection.execute(_MEMBERSHIP, [list(publications)]).fetchall())
+
+
+def stored_as(connection: psycopg.Connection[Any], oids: Sequence[int]) -> dict[int, StoredAs]:
+    files: dict[int, dict[str, int]] = {oid: {} for oid in oids}
+    for root, oid, number in connection.execute(_FILES, {"oids": list(oids)}):
+        files[root][str(oid)] = number
+    columns = dict(connection.execute(_COLUMNS, [list(oids)]).fetchall())
+    return {oid: StoredAs(files[oid], columns.get(oid, "")) for oid in oids}
+
+
+def writers(connection: psycopg.Connection[Any], stored: StoredAs, oid: int) -> Mapping[str, str]:
+    """The transactions that may have written to a table and have not ended: by their own name, who they are."""
+    return dict(connection.execute(_WRITERS, [[oid, *map(int, stored.files)]]).fetchall())
+
+
+def has_rows(connection: psycopg.Connection[Any], oids: Sequence[int]) -> bool:
+    names = connection.execute(
+        "SELECT format('%%I.%%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE c.oid = ANY (%s::oid[])",
+        [list(oids)],
+    ).fetchall()
+    looks = [f"EXISTS (SELECT FROM ONLY {name})" for (name,) in names]
+    row = connection.execute(f"SELECT {' OR '.join(looks)}".encode()).fetchone() if looks else None
+    return bool(row and row[0])
+
+
+def change_of(relation: int, old: StoredAs, new: StoredAs) -> StorageChange:
+    """What became of a table's rows between two looks, apart from what the stream tells.
+
+    An ordinary table that has a new file and the columns that it had was vacuumed or truncated: the first changes
+    nothing, the second is in the stream. Of a partition the stream does not tell.
+    """
+    if old == new:
+        return StorageChange()
+    if set(old.files) == set(new.files) == {str(relation)}:
+        is_rewritten = old.files != new.files and old.columns != new.columns
+        return StorageChange(is_rewritten=is_rewritten, reason="its rows were rewritten" if is_rewritten else "")
+    if old.files.keys() - new.files.keys():
+        return StorageChange(is_rewritten=True, reason="a partition was dropped or detached")
+    if any(new.files[oid] != number for oid, number in old.files.items()):
+        return StorageChange(is_rewritten=True, reason="a partition was truncated or rewritten")
+    added = tuple(sorted(new.files.keys() - old.files.keys(), key=int))
+    return StorageChange(added=added, reason="a partition with rows was attached" if added else "")

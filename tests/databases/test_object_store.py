@@ -1,0 +1,244 @@
+"""A state directory on an object store: one process at a time, also where the store can not refuse a write."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from urllib.request import Request, urlopen
+
+import msgspec
+import pytest
+
+from tailrace.errors import StateError
+from tailrace.log import lease
+from tailrace.log.lease import Note
+from tailrace.log.reader import LogReader
+from tailrace.log.storage import Storage
+from tailrace.log.writer import LogWriter
+from tailrace.pipeline.status import RunState, run_state
+from tailrace.testing.messages import Feed, transaction
+from tailrace.testing.processes import free_port, wait_until
+
+pytestmark = [pytest.mark.server]
+
+QUICK = {"RENEW_SECONDS": 0.2, "DEAD_SECONDS": 2.0, "SETTLE_SECONDS": 0.2, "SAFE_SECONDS": 1.5}
+
+WRITER = """
+import json, sys
+from tailrace.errors import StateError
+from tailrace.log import lease
+from tailrace.log.storage import Storage
+from tailrace.log.writer import LogWriter
+from tailrace.testing.messages import Feed, transaction
+vars(lease).update(json.loads(sys.argv[2]))
+storage = Storage(sys.argv[1])
+feed = Feed(LogWriter.open(storage) or LogWriter.create(storage, None, "0/0"), {})
+print("ready", flush=True)
+for line in sys.stdin:
+    try:
+        feed.append(*transaction(b"M"))
+        print("appended", flush=True)
+    except StateError as error:
+        print(error, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Callable[[str], str]]:
+    """An S3-compatible server; gives the address of a folder in it."""
+    pytest.importorskip("moto", reason="pip install 'moto[server]'")
+    port = free_port()
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: put_bucket(port), seconds=60, what="the object store", every=0.2)
+        where = f"endpoint_override=127.0.0.1:{port}&scheme=http&region=us-east-1"
+        yield lambda name: f"s3://key:secret@bucket/{name}?{where}"
+    finally:
+        server.kill()
+        server.wait(10)
+
+
+def put_bucket(port: int) -> bool:
+    try:
+        with urlopen(Request(f"http://127.0.0.1:{port}/bucket", method="PUT"), timeout=10) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def state(store, request) -> Storage:
+    return Storage(store(f"{request.node.name}/state"))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    for name, seconds in QUICK.items():
+        monkeypatch.setattr(lease, name, seconds)
+
+
+class Child:
+    """A log's writer in a process of its own."""
+
+    def __init__(self, storage: Storage, seconds: dict[str, float]) -> None:
+        command = [sys.executable, "-c", WRITER, storage._url, json.dumps(seconds)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.heard()
+
+    def heard(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def append(self) -> str:
+        """What it says of it."""
+        assert self.process.stdin is not None
+        print("append", file=self.process.stdin, flush=True)
+        return self.heard()
+
+
+@contextmanager
+def writing(storage: Storage, seconds: dict[str, float] = QUICK) -> Iterator[Child]:
+    child = Child(storage, seconds)
+    try:
+        yield child
+    finally:
+        child.process.kill()
+        child.process.wait(10)
+
+
+def renewed(storage: Storage, name: str = "writer.lock") -> float:
+    note = lease.read(storage, name)
+    assert note is not None
+    return note.renewed
+
+
+def test_a_log_on_an_object_store_is_written_read_and_shortened(state):
+    folder = state.folder("log")
+    assert folder.path == f"{state.path}/log"
+    feed = Feed(LogWriter.create(folder, None, "0/0"), {})
+    for _ in range(3):
+        feed.append(*transaction(b"M"))
+    feed.writer.forget(3)
+    feed.writer.close()
+    writer = LogWriter.open(folder)
+    assert writer is not None
+    assert (writer.end, writer.count, LogReader(folder).begin()) == (9, 2, 3)
+    assert all(abs(facts.written_at - time.time()) < 600 for facts in writer.segments.values())
+    writer.close()
+
+
+def test_a_second_writer_is_refused_and_told_who_the_first_is(state):
+    with writing(state) as child:
+        assert child.append() == "appended"
+        with pytest.raises(StateError, match=rf"another tailrace process is using .*: pid {child.process.pid} on"):
+            LogWriter.open(state)
+        began = renewed(state)
+        wait_until(lambda: renewed(state) > began + QUICK["DEAD_SECONDS"], seconds=60, what="renewals", every=0.1)
+        with pytest.raises(StateError, match="another tailrace process is using"):
+            LogWriter.open(state)
+        assert child.append() == "appended"
+
+
+def test_a_writer_that_was_killed_here_locks_nobody_out_for_a_moment(state, monkeypatch):
+    monkeypatch.setattr(lease, "DEAD_SECONDS", 3600.0)
+    with writing(state, {}) as child:
+        child.append()
+    writer = LogWriter.open(state)
+    assert writer is not None
+    assert writer.end == 3
+    writer.close()
+
+
+def test_a_writer_that_died_elsewhere_is_let_go_when_it_was_not_heard_of_for_long(state):
+    state.create()
+    elsewhere = Note("somebody", "elsewhere", 1, "another boot", time.time(), time.time())
+    state.publish("run.lock", msgspec.json.encode(elsewhere))
+    assert run_state(state._url) is RunState.RUNNING
+    with pytest.raises(StateError, match="pid 1 on elsewhere"):
+        state.lock("run.lock")
+    wait_until(lambda: not elsewhere.is_fresh, seconds=30, what="it to be dead", every=0.1)
+    assert run_state(state._url) is RunState.STOPPED
+    lock = state.lock("run.lock")
+    assert lock is not None
+    assert run_state(state._url) is RunState.RUNNING
+    lock.close()
+    assert run_state(state._url) is RunState.STOPPED
+
+
+def test_a_holder_whose_clock_is_wrong_is_alive_as_long_as_it_renews(state, monkeypatch):
+    lock = state.lock("run.lock")
+    assert lock is not None
+    real = time.time
+    with monkeypatch.context() as patch:
+        patch.setattr(lease.time, "time", lambda: real() - 86_400)
+        note = lease.read(state, "run.lock")
+        assert note is not None
+        assert not note.is_fresh
+        with pytest.raises(StateError, match="another tailrace process is using"):
+            state.lock("run.lock")
+    lock.check()
+    lock.close()
+
+
+def test_a_writer_that_was_stopped_and_wakes_after_another_took_over_writes_nothing(state):
+    with writing(state) as zombie:
+        assert zombie.append() == "appended"
+        os.kill(zombie.process.pid, signal.SIGSTOP)
+        held = lease.read(state, "writer.lock")
+        assert held is not None
+        wait_until(lambda: not held.is_fresh, seconds=30, what="it to look dead", every=0.1)
+        writer = LogWriter.open(state)
+        assert writer is not None
+        Feed(writer, {}).append(*transaction(b"M", b"M", b"M"))
+        os.kill(zombie.process.pid, signal.SIGCONT)
+        said = zombie.append()
+        assert "took over the state directory" in said or "could not be renewed" in said
+        writer.close()
+    assert LogReader(state).end() == 8
+
+
+def test_of_two_that_come_at_once_one_gets_it(state):
+    state.create()
+    both, got, refused = threading.Barrier(2), [], []
+
+    def take() -> None:
+        both.wait()
+        try:
+            got.append(state.lock("run.lock"))
+        except StateError as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=take) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(got), len(refused)) == (1, 1)
+    got[0].check()
+    got[0].close()
+
+
+def test_a_lease_that_could_not_be_renewed_for_long_is_not_trusted_any_more(state, monkeypatch):
+    lock = state.lock("run.lock")
+    assert isinstance(lock, lease.Lease)
+
+    def broken(*_: object) -> None:
+        raise StateError("cannot write")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Storage, "publish", broken)
+        lock._trusted_until = time.monotonic() - 1
+        with pytest.raises(StateError, match="could not be renewed") as caught:
+            lock.check()
+    assert caught.value.retry
+    with pytest.raises(StateError, match="could not be renewed"):
+        lock.check()
+    lock.close()

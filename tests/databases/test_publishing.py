@@ -1,0 +1,278 @@
+"""Publishing must never break the source's own writers, nor send what nobody asked for."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tailrace import config
+from tailrace.errors import SourceRefused
+from tailrace.sources.base import Level
+from tailrace.sources.postgres.source import PostgresSource
+from tailrace.testing import PostgresServer
+from tailrace.testing.pipelines import Replica, RunningPipeline, position_of, write_pipeline
+from tailrace.testing.plugin import FAST, requires
+
+pytestmark = pytest.mark.server
+
+NAME = "shop"
+MAIN, INSERTS = "tailrace_shop", "tailrace_shop_inserts"
+_numbers = count(1)
+
+SAFE = {
+    "keyed": "CREATE TABLE keyed (id int PRIMARY KEY, n int)",
+    "whole": "CREATE TABLE whole (id int, n int); ALTER TABLE whole REPLICA IDENTITY FULL",
+    "chosen": "CREATE TABLE chosen (id int NOT NULL CONSTRAINT chosen_k UNIQUE, n int);"
+    " ALTER TABLE chosen REPLICA IDENTITY USING INDEX chosen_k",
+    "spread": "CREATE TABLE spread (id int PRIMARY KEY, n int) PARTITION BY RANGE (id);"
+    " CREATE TABLE spread_1 PARTITION OF spread FOR VALUES FROM (0) TO (10)",
+}
+UNSAFE = {
+    "bare": "CREATE TABLE bare (id int, n int)",
+    "nothing": "CREATE TABLE nothing (id int PRIMARY KEY, n int); ALTER TABLE nothing REPLICA IDENTITY NOTHING",
+    "late": "CREATE TABLE late (id int PRIMARY KEY DEFERRABLE, n int)",
+    "gone": "CREATE TABLE gone (id int NOT NULL CONSTRAINT gone_k UNIQUE, n int);"
+    " ALTER TABLE gone REPLICA IDENTITY USING INDEX gone_k; ALTER TABLE gone DROP CONSTRAINT gone_k",
+    "split": "CREATE TABLE split (id int, n int) PARTITION BY RANGE (id);"
+    " CREATE TABLE split_1 PARTITION OF split FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (n);"
+    " CREATE TABLE split_1_1 PARTITION OF split_1 FOR VALUES FROM (0) TO (10);"
+    " CREATE TABLE split_2 PARTITION OF split FOR VALUES FROM (10) TO (20);"
+    " ALTER TABLE split_2 REPLICA IDENTITY FULL",
+}
+GENERATED = {
+    "summed": "CREATE TABLE summed (id int, n int, s int GENERATED ALWAYS AS (n + 1) STORED);"
+    " ALTER TABLE summed REPLICA IDENTITY FULL"
+}
+CHILD = {"heir": "CREATE TABLE heir () INHERITS (keyed)"}
+
+
+@pytest.fixture(scope="module", params=[16, 18])
+def server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
+    with requires(PostgresServer.start, version=request.param, settings=FAST) as started:
+        yield started
+
+
+@pytest.fixture
+def url(server: PostgresServer) -> Iterator[str]:
+    name = f"publishing_{next(_numbers)}"
+    yield server.create_database(name)
+    server.drop_database(name)
+
+
+def execute(url: str, *statements: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
+
+
+def rows(url: str, query: str, *parameters: Any) -> list[Any]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        return connection.execute(query.encode(), parameters).fetchall()
+
+
+def source_of(url: str, *tables: str, **settings: Any) -> PostgresSource:
+    return PostgresSource(config.Pipeline(NAME, config.Source(url, tables or ("public.*",), **settings), {}))
+
+
+@pytest.fixture
+def make(url: str) -> Iterator[Callable[..., PostgresSource]]:
+    """A source of this database; its slot is gone afterwards."""
+    yield lambda *tables, **settings: source_of(url, *tables, **settings)
+    source_of(url).drop()
+
+
+def members(url: str, publication: str) -> set[str]:
+    query = """SELECT c.relname FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
+        JOIN pg_class c ON c.oid = r.prrelid WHERE p.pubname = %s"""
+    return {name for (name,) in rows(url, query, publication)}
+
+
+def write(url: str, table: str) -> None:
+    """What an application does."""
+    execute(
+        url,
+        f"INSERT INTO {table} (id, n) VALUES (1, 1), (2, 2)",
+        f"UPDATE {table} SET n = n + 1 WHERE id = 1",
+        f"DELETE FROM {table} WHERE id = 2",
+    )
+
+
+def never(_: str) -> bool:
+    return False
+
+
+def always(_: str) -> bool:
+    return True
+
+
+def test_the_application_s_writes_go_on_whatever_identity_its_tables_have(url: str, make: Any) -> None:
+    tables = SAFE | UNSAFE | GENERATED | CHILD
+    execute(url, *tables.values())
+    source = make("public.*", "!public.heir")
+    source.prepare()
+    for table in tables:
+        write(url, table)
+    is_strict = rows(url, "SELECT current_setting('server_version_num')::int >= 180000") == [(True,)]
+    unsafe = set(UNSAFE) | (set(GENERATED) if is_strict else set())
+    assert members(url, INSERTS) == unsafe
+    assert members(url, MAIN) == tables.keys() - unsafe - {"heir"}
+    assert {schema.name for schema in source.tables()} == tables.keys() - {"heir"}
+    assert rows(url, "SELECT pubviaroot FROM pg_publication") == [(True,), (True,)]
+
+
+def test_a_table_moves_when_its_identity_comes_or_goes(url: str, make: Any) -> None:
+    execute(url, SAFE["keyed"], UNSAFE["bare"])
+    source = make()
+    source.prepare()
+    assert source.publish(always) == source.publish(never)
+    assert not source.publish(never).changed
+    execute(url, "ALTER TABLE keyed DROP CONSTRAINT keyed_pkey", "ALTER TABLE bare ADD PRIMARY KEY (id)")
+    assert source.publish(always).moved == ("public.bare", "public.keyed")
+    assert (members(url, MAIN), members(url, INSERTS)) == ({"bare"}, {"keyed"})
+    write(url, "keyed")
+    write(url, "bare")
+    assert not source.publish(always).changed
+
+
+def test_a_new_table_is_added_once_and_one_that_was_taken_out_on_purpose_is_not(url: str, make: Any) -> None:
+    execute(url, SAFE["keyed"])
+    source = make()
+    source.prepare()
+    execute(url, SAFE["spread"], UNSAFE["bare"], f"ALTER PUBLICATION {MAIN} DROP TABLE keyed")
+    assert source.publish(lambda table: table == "public.keyed").added == ("public.bare", "public.spread")
+    assert (members(url, MAIN), members(url, INSERTS)) == ({"spread"}, {"bare"})
+
+
+def test_a_table_that_is_excluded_later_leaves_the_publication(url: str, make: Any) -> None:
+    execute(url, SAFE["keyed"], SAFE["whole"], UNSAFE["bare"], UNSAFE["late"])
+    make().prepare()
+    make("public.*", "!public.whole", "!public.bare").prepare()
+    assert (members(url, MAIN), members(url, INSERTS)) == ({"keyed"}, {"late"})
+
+
+def test_a_publication_that_somebody_else_made_loses_no_table(url: str, make: Any) -> None:
+    execute(url, *SAFE.values(), UNSAFE["bare"], "CREATE PUBLICATION theirs FOR TABLE whole, keyed, bare")
+    source = make("public.keyed", "public.chosen", publication="theirs")
+    source.prepare()
+    assert members(url, "theirs") == {"whole", "keyed", "bare", "chosen"}
+    source.drop()
+
+
+def test_what_can_not_be_published_without_harm_is_left_out_and_said(url: str, make: Any) -> None:
+    execute(url, SAFE["keyed"], UNSAFE["bare"], f"CREATE PUBLICATION {MAIN} FOR TABLE keyed")
+    execute(url, f"SELECT pg_create_logical_replication_slot('{MAIN}', 'pgoutput')")
+    source = make(create=False)
+    source.prepare()
+    assert [schema.table for schema in source.tables()] == ["public.keyed"]
+    found = [finding for finding in source.preflight() if finding.level is not Level.OK]
+    assert [finding.level for finding in found] == [Level.WARN]
+    assert "(public.bare): left out: publishing" in found[0].message
+    write(url, "bare")
+    alone = make("public.bare", create=False)
+    assert any(f.level is Level.FAIL and "is left to capture" in f.message for f in alone.preflight())
+
+
+def test_a_moved_table_keeps_its_column_list_and_row_filter(url: str, make: Any) -> None:
+    execute(url, "CREATE TABLE people (id int PRIMARY KEY, n int, secret text)")
+    source = make()
+    source.prepare()
+    execute(
+        url,
+        f"ALTER PUBLICATION {MAIN} SET TABLE people (id, n) WHERE (id > 5)",
+        "ALTER TABLE people DROP CONSTRAINT people_pkey",
+    )
+    assert source.publish(always).moved == ("public.people",)
+    [(names, kept)] = rows(url, "SELECT attnames, rowfilter FROM pg_publication_tables WHERE pubname = %s", INSERTS)
+    assert (names, kept) == (["id", "n"], "(id > 5)")
+
+
+def test_a_locked_table_holds_up_nobody_and_is_published_later(url: str, make: Any) -> None:
+    execute(url, SAFE["keyed"])
+    source = make()
+    source.prepare()  # a new slot would wait for everybody who holds such a lock
+    execute(url, SAFE["whole"], UNSAFE["bare"])
+    with psycopg.connect(url) as owner:
+        owner.execute("LOCK TABLE whole, bare IN ACCESS EXCLUSIVE MODE")
+        source.prepare()
+        assert [schema.table for schema in source.tables()] == ["public.keyed"]
+        found = source.publish(never)
+        assert (found.waiting, found.changed) == (("public.bare", "public.whole"), ())
+        owner.rollback()
+    assert source.publish(never).added == ("public.bare", "public.whole")
+
+
+def test_one_who_may_not_publish_is_told_what_the_owner_has_to_run(url: str, make: Any) -> None:
+    execute(url, SAFE["keyed"], UNSAFE["bare"])
+    with pytest.raises(SourceRefused, match=r"source\.create is off") as caught:
+        make(create=False).prepare()
+    assert "bare" not in str(caught.value.hint)
+
+
+def test_drop_removes_both_publications(url: str, make: Any) -> None:
+    execute(url, SAFE["keyed"], UNSAFE["bare"])
+    source = make()
+    source.prepare()
+    assert source.drop() == [f"replication slot {MAIN}", f"publication {MAIN}", f"publication {INSERTS}"]
+    assert rows(url, "SELECT FROM pg_publication") == []
+
+
+def test_inserts_of_a_table_without_identity_are_captured_and_its_truncates(url: str, make: Any) -> None:
+    execute(url, UNSAFE["bare"], SAFE["keyed"])
+    source = make()
+    start = source.prepare()
+    write(url, "bare")
+    execute(url, "TRUNCATE bare")
+    capture, taken, target = source.capture(start, 1), None, source.current_position()
+    try:
+        while taken is None:
+            capture.poll(0.05)
+            taken = capture.take() if capture.pending_bytes or source.reached(capture.received, target) else None
+    finally:
+        capture.close()
+    frames, _ = taken
+    assert frames.tables == {"public.bare": 3}
+
+
+def test_a_publication_that_comes_too_late_stops_the_capture_that_can_not_see_it(
+    url: str, make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if rows(url, "SELECT current_setting('server_version_num')::int >= 180000") == [(True,)]:
+        pytest.skip("from 18 on it is seen")
+    monkeypatch.setattr("tailrace.sources.postgres.capture.LOOK_SECONDS", 0.0)
+    execute(url, SAFE["keyed"], UNSAFE["bare"], f"CREATE PUBLICATION {MAIN} FOR TABLE keyed")
+    execute(url, f"SELECT pg_create_logical_replication_slot('{MAIN}', 'pgoutput')")
+    source = make(create=False)
+    capture = source.capture(source.prepare(), 1)
+    try:
+        capture.take()
+        execute(url, f"CREATE PUBLICATION {INSERTS} FOR TABLE bare WITH (publish = 'insert, truncate')")
+        with pytest.raises(SourceRefused, match="while capture ran without it"):
+            capture.take()
+    finally:
+        capture.close()
+
+
+@pytest.mark.spark
+def test_a_whole_run_takes_the_inserts_of_a_table_without_identity_and_lets_its_owner_work(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    execute(postgres_url, SAFE["keyed"], UNSAFE["bare"], UNSAFE["split"], "INSERT INTO bare VALUES (7, 7)")
+    replica = tmp_path / "replica.db"
+    file = write_pipeline(tmp_path, postgres_url, {"replica": f"sqlite:///{replica}"})
+    with RunningPipeline(file) as pipeline:
+        pipeline.wait_until_live("public.keyed", "public.bare", "public.split")
+        for table in ("keyed", "bare", "split"):
+            write(postgres_url, table)
+        end = position_of(postgres_url)
+        pipeline.wait_for(lambda: Replica(file).has_reached(end), "what was written")
+        assert pipeline.stop() == 0, pipeline.output
+    with closing(sqlite3.connect(replica)) as copy:
+        found = {t: copy.execute(f"SELECT id, n FROM {t} ORDER BY 1").fetchall() for t in ("keyed", "bare", "split")}
+    assert found == {"keyed": [(1, 2)], "bare": [(1, 1), (2, 2), (7, 7)], "split": [(1, 1), (2, 2)]}

@@ -1,0 +1,79 @@
+"""Rows that change without an event: what rewrites a live table, and partitions that come, go or are emptied.
+
+None of it is followed by a change of the table, which might tell.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tailrace.testing import content
+from tailrace.testing.pipelines import RunningPipeline, run_until_current, wait_until_same, write_pipeline
+from tailrace.testing.postgres import execute
+
+pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
+
+PLAIN = ("filled", "scaled", "vacuumed")
+PARTITIONED = ("emptied", "dropped", "detached", "attached")
+"""Each has the partitions `aside.<name>_1` to `_4`, of which none is a table of the pipeline by itself."""
+
+
+def create(url: str) -> None:
+    execute(url, "CREATE SCHEMA aside")
+    for table in PLAIN:
+        execute(
+            url,
+            f"CREATE TABLE {table} (id int PRIMARY KEY, v int)",
+            f"INSERT INTO {table} SELECT n, n FROM generate_series(1, 100) n",
+        )
+    for table in PARTITIONED:
+        execute(url, f"CREATE TABLE {table} (id int PRIMARY KEY, v int) PARTITION BY RANGE (id)")
+        for number in range(1, 5):
+            execute(url, f"CREATE TABLE aside.{table}_{number} PARTITION OF {table} {bounds(number)}")
+        execute(url, f"INSERT INTO {table} SELECT n, n FROM generate_series(100, 499) n")
+
+
+def bounds(number: int) -> str:
+    return f"FOR VALUES FROM ({number}00) TO ({number + 1}00)"
+
+
+def rewrite(url: str, number: int) -> None:
+    """All of it once, with partition `number`."""
+    new = f"new_{number}"
+    execute(
+        url,
+        f"ALTER TABLE filled ADD COLUMN {new} uuid DEFAULT gen_random_uuid()",
+        f"ALTER TABLE filled ALTER COLUMN {new} DROP DEFAULT",
+        "ALTER TABLE scaled ALTER COLUMN v TYPE int USING v * 100",
+        "VACUUM FULL vacuumed",
+        f"TRUNCATE aside.emptied_{number}",
+        f"DROP TABLE aside.dropped_{number}",
+        f"ALTER TABLE detached DETACH PARTITION aside.detached_{number}",
+        f"CREATE TABLE aside.more_{number} (id int PRIMARY KEY, v int)",
+        f"INSERT INTO aside.more_{number} SELECT n, n FROM generate_series({number}000, {number}099) n",
+        f"ALTER TABLE attached ATTACH PARTITION aside.more_{number} FOR VALUES FROM ({number}000) TO ({number}100)",
+    )
+
+
+def test_tables_that_are_rewritten_without_an_event_are_copied_again_and_vacuumed_ones_are_not(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    """While the pipeline runs, and while it does not."""
+    replica, tables = tmp_path / "replica.db", [f"public.{table}" for table in (*PLAIN, *PARTITIONED)]
+    create(postgres_url)
+    file = write_pipeline(tmp_path, postgres_url, {"replica": f"sqlite:///{replica}"}, tables=["public.*"])
+    with RunningPipeline(file) as pipeline:
+        pipeline.wait_until_live(*tables)
+        rewrite(postgres_url, 1)
+        wait_until_same(pipeline, postgres_url, replica, *tables, seconds=90)
+        execute(postgres_url, "INSERT INTO vacuumed VALUES (101, 101)", "UPDATE attached SET v = -v WHERE id = 1001")
+        wait_until_same(pipeline, postgres_url, replica, *tables)
+        assert pipeline.copies("public.vacuumed") == 1
+        assert pipeline.stop() == 0, pipeline.output
+
+    rewrite(postgres_url, 2)
+    pipeline = run_until_current(file)
+    content.assert_same(content.sqlite_differences(postgres_url, replica, tables))
+    assert pipeline.copies("public.vacuumed") == 0
