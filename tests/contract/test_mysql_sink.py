@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -39,7 +40,7 @@ from tailrace.testing.sink_changes import (
     watermark,
 )
 from tailrace.testing.sink_contract import SinkContract
-from tailrace.testing.sink_contract_settings import QuarantineContract, Refuse, RenamesContract
+from tailrace.testing.sink_contract_settings import Keep, QuarantineContract, Refuse, RenamesContract
 from tailrace.testing.sink_contract_tables import Execute, TablesContract, assert_table_is_refused
 from tailrace.testing.sink_process import Commit, kill_at
 
@@ -187,6 +188,17 @@ class TestMySqlSettings(RenamesContract, QuarantineContract, TablesContract):
 
         return forbid
 
+    @pytest.fixture
+    def keep(self, query) -> Keep:
+        def forbid(schema: TableSchema) -> Callable[[], None]:
+            table = quote(schema.name)
+            query(f"CREATE TABLE kept AS SELECT id FROM {table}")
+            query("ALTER TABLE kept MODIFY id bigint NOT NULL")
+            query(f"ALTER TABLE kept ADD FOREIGN KEY (id) REFERENCES {table} (id)")
+            return lambda: query("DROP TABLE kept") and None
+
+        return forbid
+
 
 def test_the_mapping_of_every_type_is_tested():
     assert EXPECTED.keys() | REFUSED == SAMPLES.keys()
@@ -261,6 +273,20 @@ def test_a_value_that_the_server_can_not_hold_is_refused_by_the_name_of_its_colu
     with pytest.raises(SinkRejected, match=words):
         sink.load_chunk(schema, chunk(schema), iter([batch]))
     assert list(sink.read_table(schema)) == []
+
+
+def test_digits_past_the_30th_behind_the_point_are_refused_and_not_rounded(sink):
+    def numbers(*values: str) -> tuple[TableSchema, pa.RecordBatch]:
+        return typed(Kind.DECIMAL, "numeric(38,35)", [Decimal(value) for value in values], precision=38, scale=35)
+
+    schema, batch = numbers("0.5", "-123." + "9" * 30)
+    apply(sink, [net(schema, batch)], 10)
+    read = [row for part in sink.read_table(schema) for row in part]
+    assert sorted(read) == sorted(sink.expected_rows(schema, batch))
+    schema, batch = numbers("0." + "0" * 34 + "1")
+    with pytest.raises(SinkRejected, match=r"has a number that decimal\(65,30\) has not") as refused:
+        apply(sink, [net(schema, batch)], 20)
+    assert refused.value.table == "public.typed"
 
 
 def test_keys_that_differ_in_case_or_blanks_or_accents_are_different_keys(sink, rows):

@@ -40,7 +40,7 @@ from tailrace.testing.sink_changes import (
     watermark,
 )
 from tailrace.testing.sink_contract import SinkContract
-from tailrace.testing.sink_contract_settings import QuarantineContract, Refuse, RenamesContract
+from tailrace.testing.sink_contract_settings import Keep, QuarantineContract, Refuse, RenamesContract
 from tailrace.testing.sink_contract_tables import Execute, TablesContract, assert_table_is_refused
 
 pytestmark = pytest.mark.server
@@ -164,6 +164,17 @@ class TestPostgresSink(SinkContract, RenamesContract, QuarantineContract, Tables
     def refuse(self, query) -> Refuse:
         def forbid(schema: TableSchema, column: str, value: str) -> None:
             query(f"ALTER TABLE {quote(schema.name)} ADD CHECK ({quote(column)} <> '{value}')")
+
+        return forbid
+
+    @pytest.fixture
+    def keep(self, query) -> Keep:
+        def forbid(schema: TableSchema) -> Callable[[], None]:
+            table = quote(schema.name)
+            body = "LANGUAGE plpgsql AS $$ BEGIN RAISE 'forbidden'; END $$"
+            query(f"CREATE FUNCTION keep() RETURNS trigger {body}")
+            query(f"CREATE TRIGGER keep BEFORE DELETE ON {table} FOR EACH ROW EXECUTE FUNCTION keep()")
+            return lambda: query(f"DROP TRIGGER keep ON {table}") and None
 
         return forbid
 

@@ -40,7 +40,7 @@ from tailrace.testing.sink_changes import (
     watermark,
 )
 from tailrace.testing.sink_contract import SinkContract
-from tailrace.testing.sink_contract_settings import QuarantineContract, Refuse, RenamesContract
+from tailrace.testing.sink_contract_settings import Keep, QuarantineContract, Refuse, RenamesContract
 from tailrace.testing.sink_contract_tables import TablesContract, assert_table_is_refused
 
 EXPECTED = {
@@ -168,6 +168,19 @@ class TestSqliteSink(SinkContract, RenamesContract, QuarantineContract, TablesCo
                         f"CREATE TRIGGER forbid_{event} BEFORE {event} ON {quote(schema.name)}"
                         f" WHEN NEW.{quote(column)} = '{value}' BEGIN SELECT RAISE(ABORT, 'forbidden'); END"
                     )
+
+        return forbid
+
+    @pytest.fixture
+    def keep(self, tmp_path) -> Keep:
+        def execute(statement: str) -> None:
+            with closing(sqlite3.connect(tmp_path / "replica.db")) as connection:
+                connection.execute(statement)
+
+        def forbid(schema: TableSchema) -> Callable[[], None]:
+            body = "BEGIN SELECT RAISE(ABORT, 'forbidden'); END"
+            execute(f"CREATE TRIGGER keep BEFORE DELETE ON {quote(schema.name)} {body}")
+            return lambda: execute("DROP TRIGGER keep")
 
         return forbid
 

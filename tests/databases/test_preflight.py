@@ -473,6 +473,15 @@ def test_an_unlogged_table_is_not_captured_until_it_is_logged(url):
     assert messages(check(url), "tables") == ["3 tables: ok"]
 
 
+def test_a_table_without_columns_is_not_captured_until_it_has_one(url):
+    execute(url, "CREATE TABLE nothing ()")
+    found = check(url)
+    message = "1 table without a column that is published (public.nothing): not captured"
+    assert [each.message for each in found if each.subject == "columns"] == [message]
+    execute(url, "ALTER TABLE nothing ADD COLUMN id int PRIMARY KEY")
+    assert messages(check(url), "tables") == ["3 tables: ok"]
+
+
 KEYLESS = "inserts only: updates and deletes will fail in the source"
 INSERTS_ONLY = "inserts only: updates and deletes do not arrive"
 

@@ -10,16 +10,21 @@ from __future__ import annotations
 import time
 from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from hashlib import blake2b
+from marshal import dumps
+from operator import itemgetter
 from typing import Any
+from zlib import crc32
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from tailrace import config, registry
-from tailrace.errors import SinkUnavailable
+from tailrace.errors import DecodeError, SinkRejected, SinkUnavailable, ValueRefused
 from tailrace.log.reader import LogReader
 from tailrace.log.storage import Storage
-from tailrace.model.lifecycle import TableState
+from tailrace.model.lifecycle import TableState, TableStatus
 from tailrace.model.schema import TableSchema
 from tailrace.pipeline.holding import Hold
 from tailrace.pipeline.moments import offset_seen
@@ -29,13 +34,19 @@ from tailrace.spark.layout import LOG
 BUCKETS = 1 << 14
 NAMED_KEYS = 5
 WAIT_SECONDS = 60.0
-_MASK = (1 << 64) - 1
+_DIGEST_BYTES = 16
+_PLAIN = 2
+"""The version of marshal's format in which the same values are the same bytes: later ones have references."""
 
-Rows = Iterable[list[tuple[Any, ...]]]
+Row = tuple[Any, ...]
+Rows = Iterable[list[Row]]
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """One table of one sink. `differing` are the first keys that differ, never values."""
+    """One table of one sink. `differing` are the first keys that differ, or digests of rows without a key.
+
+    A table that was not compared is not equal, unless there is nothing in the source to be equal to.
+    """
 
     sink: str
     table: str
@@ -64,29 +75,55 @@ def _verify_sink(
 ) -> Iterator[Comparison]:
     """All tables, or those that are `wanted`. One that is truncated under our eyes is looked at again."""
     is_running = _is_running(pipeline)
+    note = "" if is_running else "not running: a difference may be lag"
     with _held(pipeline) if is_running else nullcontext() as hold, _moment(pipeline, source, sink, hold) as snapshot:
-        tables = sink.read_state().tables
+        tables, schemas = sink.read_state().tables, source.tables()
         results, again = [], set()
-        for schema in source.tables():
+        for schema in schemas:
             if wanted is not None and schema.table not in wanted:
                 continue
-            status = tables.get(schema.table)
-            if status is None or status.state is not TableState.LIVE:
-                state = "unknown" if status is None else str(status.state)
-                results.append(Comparison(name, schema.table, 0, 0, False, (), f"the table is {state} in the sink"))
-                continue
-            note = "" if is_running else "not running: a difference may be lag"
             try:
-                results.append(_compare(name, schema, source, sink, snapshot, note))
+                results.append(_verify_table(name, schema, tables.get(schema.table), source, sink, snapshot, note))
             except TableLocked as error:
                 results.append(Comparison(name, schema.table, 0, 0, False, (), str(error)))
             except TableRewritten:
-                note = "it was truncated or rewritten while it was compared"
-                results.append(Comparison(name, schema.table, 0, 0, False, (), note))
+                results.append(_not_compared(name, schema.table, "was truncated or rewritten while it was compared"))
                 again.add(schema.table)
+        present = {schema.table for schema in schemas}
+        results += _left_behind(
+            name, [s for t, s in tables.items() if t not in present and (not wanted or t in wanted)]
+        )
     yield from (result for result in results if tries == 1 or result.table not in again)
     if again and tries > 1:
         yield from _verify_sink(pipeline, source, name, sink, again, tries - 1)
+
+
+def _verify_table(
+    name: str, schema: TableSchema, status: TableStatus | None, source: Any, sink: Any, snapshot: str, note: str
+) -> Comparison:
+    """What keeps one table from being compared is said of it, and the others are compared all the same."""
+    if status is None or status.state is not TableState.LIVE:
+        state = "unknown" if status is None else str(status.state)
+        return _not_compared(name, schema.table, f"is {state} in the sink{_because(status)}")
+    try:
+        return _compare(name, schema, source, sink, snapshot, note)
+    except (DecodeError, ValueRefused, SinkRejected) as error:
+        return _not_compared(name, schema.table, f"can not be compared: {error}")
+
+
+def _not_compared(name: str, table: str, why: str) -> Comparison:
+    return Comparison(name, table, 0, 0, False, (), f"the table {why}")
+
+
+def _left_behind(name: str, statuses: Iterable[TableStatus]) -> Iterator[Comparison]:
+    """The tables that the sink remembers and that the pipeline does not take from the source any more."""
+    for status in sorted(statuses, key=lambda status: status.table):
+        note = f"not compared: it is not captured any more{_because(status)}; the sink keeps what it had"
+        yield Comparison(name, status.table, 0, 0, True, (), note)
+
+
+def _because(status: TableStatus | None) -> str:
+    return f": {status.reason}" if status is not None and status.reason else ""
 
 
 def _is_running(pipeline: config.Pipeline) -> bool:
@@ -155,50 +192,56 @@ def _compare(name: str, schema: TableSchema, source: Any, sink: Any, snapshot: s
         found: Rows = sink.read_table(schema)
         return found
 
-    key = schema.key_indexes or tuple(range(len(schema.columns)))
-    theirs, ours = _checksums(rows_of_source(), key), _checksums(rows_of_sink(), key)
+    theirs, ours = _checksums(rows_of_source(), schema), _checksums(rows_of_sink(), schema)
     different = np.flatnonzero((theirs != ours).any(axis=1))
     counts = int(theirs[:, 0].sum()), int(ours[:, 0].sum())
     if not len(different):
         return Comparison(name, schema.table, *counts, True)
-    keys = _differing_keys(rows_of_source(), rows_of_sink(), key, set(different[:NAMED_KEYS].tolist()))
-    return Comparison(name, schema.table, *counts, False, keys, note)
+    names = _differing(rows_of_source(), rows_of_sink(), schema, set(different[:NAMED_KEYS].tolist()))
+    return Comparison(name, schema.table, *counts, False, names, note)
 
 
-def _checksums(batches: Rows, key: tuple[int, ...]) -> np.ndarray:
-    """Count and sum of row hashes for each bucket of keys: what is equal as a set of rows is equal here."""
-    sums = np.zeros((BUCKETS, 2), np.uint64)
+def _checksums(batches: Rows, schema: TableSchema) -> npt.NDArray[np.uint64]:
+    """Count and sum of row digests for each bucket of keys: what is equal as a multiset of rows is equal here."""
+    sums = np.zeros((BUCKETS, 3), np.uint64)
     for rows in batches:
-        buckets, hashes = _hashes(rows, key)
+        buckets, digests = _buckets(rows, schema), np.frombuffer(b"".join(_digests(rows)), np.uint64).reshape(-1, 2)
         np.add.at(sums[:, 0], buckets, np.uint64(1))
-        np.add.at(sums[:, 1], buckets, hashes)
+        np.add.at(sums[:, 1], buckets, digests[:, 0])
+        np.add.at(sums[:, 2], buckets, digests[:, 1])
     return sums
 
 
-def _hashes(rows: list[tuple[Any, ...]], key: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    whole = np.array([hash(_exact(row)) & _MASK for row in rows], np.uint64)
-    keys = np.array([hash(tuple(row[i] for i in key)) & _MASK for row in rows], np.uint64)
-    return (keys % np.uint64(BUCKETS)).astype(np.int64), whole
+def _digests(rows: list[Row]) -> list[bytes]:
+    """Of each row. What marshal writes has the type and the length of every value: 1, 1.0, True, "1" and b"1" differ,
+    and so do 0.0 and -0.0, NULL and the empty text.
+    """
+    return [blake2b(dumps(row, _PLAIN), digest_size=_DIGEST_BYTES).digest() for row in rows]
 
 
-def _exact(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Floats by their bits' text: -0.0 is not 0.0, and 1.0 is not 1."""
-    return tuple(repr(value) if isinstance(value, float) else value for value in row)
+def _buckets(rows: list[Row], schema: TableSchema) -> npt.NDArray[np.int64]:
+    key = itemgetter(*schema.key_indexes) if schema.key else tuple
+    numbers = np.fromiter((crc32(dumps(key(row), _PLAIN)) for row in rows), np.int64, len(rows))
+    return numbers % BUCKETS
 
 
-def _differing_keys(theirs: Rows, ours: Rows, key: tuple[int, ...], buckets: set[int]) -> tuple[str, ...]:
+def _differing(theirs: Rows, ours: Rows, schema: TableSchema, buckets: set[int]) -> tuple[str, ...]:
     """A second look at a few buckets only, so that memory stays flat."""
-    left, right = _rows_in(theirs, key, buckets), _rows_in(ours, key, buckets)
-    names = sorted({row[0] for row in left ^ right})
+    left, right = _rows_in(theirs, schema, buckets), _rows_in(ours, schema, buckets)
+    names = sorted({name for name, *_ in left ^ right})
     return tuple(names[:NAMED_KEYS])
 
 
-def _rows_in(batches: Rows, key: tuple[int, ...], buckets: set[int]) -> set[tuple[str, int, int]]:
-    seen: dict[tuple[str, int], int] = {}
+def _rows_in(batches: Rows, schema: TableSchema, buckets: set[int]) -> set[tuple[str, bytes, int]]:
+    seen: dict[tuple[str, bytes], int] = {}
     for rows in batches:
-        numbers, hashes = _hashes(rows, key)
-        for row, bucket, value in zip(rows, numbers.tolist(), hashes.tolist(), strict=True):
+        for row, bucket, digest in zip(rows, _buckets(rows, schema).tolist(), _digests(rows), strict=True):
             if bucket in buckets:
-                place = (", ".join(str(row[i]) for i in key), value)
+                place = (_name(row, schema, digest), digest)
                 seen[place] = seen.get(place, 0) + 1
     return {(*place, count) for place, count in seen.items()}
+
+
+def _name(row: Row, schema: TableSchema, digest: bytes) -> str:
+    """A row without a key is all values, which are nobody's business here."""
+    return ", ".join(str(row[i]) for i in schema.key_indexes) if schema.key else f"row {digest.hex()[:8]}"

@@ -32,6 +32,8 @@ from tailrace.testing.sink_changes import (
 
 Refuse = Callable[[TableSchema, str, str], None]
 """Makes a table of the sink refuse rows in which a column has a value."""
+Keep = Callable[[TableSchema], Callable[[], None]]
+"""Makes a table of the sink refuse to delete rows, until what it returns is called."""
 
 RENAMES = {
     "tables": {ITEMS.table: "things"},
@@ -106,7 +108,7 @@ class RenamesContract:
 
 
 class QuarantineContract:
-    """`on_error: quarantine`. Needs a fixture `refuse`, besides those of `SinkContract`."""
+    """`on_error: quarantine`. Needs the fixtures `refuse` and `keep`, besides those of `SinkContract`."""
 
     @pytest.fixture
     def strict(self, make_sink: MakeSink, refuse: Refuse) -> Sink:
@@ -182,6 +184,32 @@ class QuarantineContract:
         assert _told(strict.quarantined()) == [("upsert", "2")]
         strict.drop_quarantined(strict.quarantined())
         assert strict.quarantined() == []
+        strict.close()
+
+    def test_a_refused_delete_is_set_aside_until_it_is_not_refused(
+        self, make_sink: MakeSink, rows: ReadRows, keep: Keep
+    ) -> None:
+        sink = make_sink(on_error="quarantine")
+        sink.begin_snapshot(status(ITEMS, TableState.LIVE), [], clear=True)
+        sink.finish_snapshot(status(ITEMS, TableState.SNAPSHOT))
+        apply(sink, [net(ITEMS, [(1, "a", None), (-2, "b", None)])], 10)
+        allow = keep(ITEMS)
+        apply(sink, [net(ITEMS, deletes=[(-2,)])], 20)
+        assert _told(sink.quarantined()) == [("delete", "-2")]
+        assert sink.replay(sink.quarantined(), SourceRows(ITEMS)) == 0
+        assert len(rows(ITEMS)) == 2
+        allow()
+        assert sink.replay(sink.quarantined(), SourceRows(ITEMS)) == 1
+        assert (rows(ITEMS), sink.quarantined()) == ([(1, "a", None)], [])
+        sink.close()
+
+    def test_a_refused_move_is_made_up_for_under_both_keys(self, strict: Sink, rows: ReadRows) -> None:
+        apply(strict, [net(ITEMS, [(1, "a", "x"), (2, "b", "y")])], 10)
+        move = partial(ITEMS, ("notes",), [(5, BAD, None)], [(1,)])
+        apply(strict, [net(ITEMS, partials=[move])], 20)
+        assert _told(strict.quarantined()) == [("delete", "1"), ("update", "5")]
+        assert strict.replay(strict.quarantined(), SourceRows(ITEMS, [(5, "mended", "x")])) == 2
+        assert sorted(rows(ITEMS)) == [(2, "b", "y"), (5, "mended", "x")]
         strict.close()
 
     def test_rows_without_a_key_are_set_aside_but_not_replayed(

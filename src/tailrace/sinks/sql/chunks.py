@@ -17,6 +17,7 @@ from contextlib import closing, contextmanager
 import msgspec
 import pyarrow as pa
 
+from tailrace.errors import about
 from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
 from tailrace.sinks.sql.dialect import Dialect, ExistingTable, Session
@@ -52,7 +53,7 @@ class ChunkLoader:
             return
         try:
             with closing(file):
-                payload = encoded(self._dialect, fields_of(schema), self._counted(batches))
+                payload = self._encoded(schema, batches)
                 staged = StagingInFile(self._dialect, file, name).load(_columns(schema), payload)
             yield staged
         finally:
@@ -65,7 +66,7 @@ class ChunkLoader:
         if isinstance(rows, StagedRows):
             self._upsert(table, schema, existing, rows)
             return
-        payload = encoded(self._dialect, fields_of(schema), self._counted(rows))
+        payload = self._encoded(schema, rows)
         if not self._dialect.loads_directly(schema, existing):
             self._by_staging(table, schema, existing, payload)
         elif not isolates and (not schema.key or self._dialect.load_replaces):
@@ -73,6 +74,11 @@ class ChunkLoader:
         else:
             with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as spool:
                 self._straight_or_not(table, schema, existing, payload, spool, isolates=isolates)
+
+    def _encoded(self, schema: TableSchema, batches: Iterable[Rows]) -> Iterator[bytes | pa.Buffer | pa.RecordBatch]:
+        """Raises SinkRejected, with the table, for a value that the database can not hold."""
+        with about(schema.table):
+            yield from encoded(self._dialect, fields_of(schema), self._counted(batches))
 
     def _counted(self, batches: Iterable[Rows]) -> Iterator[Rows]:
         return map(self._count, batches)

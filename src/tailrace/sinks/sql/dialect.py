@@ -242,6 +242,10 @@ class Dialect(ABC):
     def key_text(self, value: str, type_: ColumnType) -> str:
         """SQL that makes a key's value a text which the source can read."""
 
+    def key_is(self, name: str, type_: ColumnType) -> str:
+        """SQL, with one parameter, that is true where a column of a key (quoted) has the value of that `key_text`."""
+        return f"{self.key_text(name, type_)} = %s"
+
     # --- the catalog
 
     @abstractmethod

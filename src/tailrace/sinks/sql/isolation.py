@@ -17,7 +17,7 @@ from tailrace.sinks.base import Rejected
 from tailrace.sinks.mapping import SchemaMapping
 from tailrace.sinks.sql.dialect import Dialect, Session
 from tailrace.sinks.sql.sifting import as_json
-from tailrace.sinks.sql.staged import Relation, StagedRows
+from tailrace.sinks.sql.staged import Relation, StagedRows, old
 
 MOST_REFUSED = 1000
 """A batch of which more rows are refused has another problem than its rows."""
@@ -55,6 +55,16 @@ class Refused:
             raise SinkRejected(f"rows of {source.table} are refused ({words}), and are too large to be set aside")
         key = {name: payload[name] for name in source.key}
         self.rows.append(Rejected(source.table, operation, key, words, payload))
+        self._reject_old_key(source, row, texts, words)
+
+    def _reject_old_key(self, source: TableSchema, row: Relation, texts: dict[str, str], words: str) -> None:
+        """A row that could not move is still under its old key, and has to go from there as well."""
+        labels = [old(name) for name in self._mapping.schema(source).key]
+        if not labels or labels[0] not in texts:
+            return
+        [values] = self._session.merge(f"SELECT {', '.join(texts[label] for label in labels)} FROM {row.sql}", row)
+        key = {name: as_json(value) for name, value in zip(source.key, values, strict=True)}
+        self.rows.append(Rejected(source.table, "delete", key, words, dict(key)))
 
 
 def refused_rows(
@@ -91,6 +101,23 @@ def refused_rows(
     return refused
 
 
+def delete_again(session: Session, dialect: Dialect, table: str, schema: TableSchema, key: Sequence[str]) -> bool:
+    """Delete the row of a key, given as text in the order of the key; False if the database still refuses that."""
+    types = {column.name: column.type for column in schema.columns}
+    found = " AND ".join(dialect.key_is(dialect.quote(name), types[name]) for name in schema.key)
+    session.execute("SAVEPOINT deleting")
+    try:
+        session.execute(f"DELETE FROM {table} WHERE {found}", list(key))
+    except Exception as error:
+        explained = dialect.explain(error)
+        if explained is None or not explained.is_about_rows:
+            raise
+        session.execute("ROLLBACK TO SAVEPOINT deleting")
+        return False
+    session.execute("RELEASE SAVEPOINT deleting")
+    return True
+
+
 def _piece(relation: Relation, order: Sequence[str], first: int, size: int) -> Relation:
     query = f"SELECT s.* FROM {relation.sql} ORDER BY {', '.join(order)} LIMIT {size} OFFSET {first}"
     return msgspec.structs.replace(relation, sql=f"({query}) AS s")
@@ -106,4 +133,5 @@ def replayable(rejected: Rejected, status: TableStatus | None) -> TableSchema:
         problem = f"is in the state {status.state}: wait until it is live"
     else:
         return status.schema
-    raise SinkRejected(f"{rejected.table} {problem}", hint="`tailrace quarantine drop` forgets its rows")
+    hint = "`tailrace quarantine drop` forgets its rows"
+    raise SinkRejected(f"{rejected.table} {problem}", hint=hint, table=rejected.table)

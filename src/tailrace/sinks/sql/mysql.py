@@ -165,6 +165,9 @@ class MySqlDialect(Dialect):
     def key_text(self, value: str, type_: ColumnType) -> str:
         return mysql_reading.key_text(value, type_)
 
+    def key_is(self, name: str, type_: ColumnType) -> str:
+        return mysql_reading.key_is(name, type_)
+
     def existing(self, session: Session, target: Target) -> ExistingTable | None:
         found = session.execute(_COLUMNS, [target.schema, target.name])
         if not found:

@@ -34,6 +34,16 @@ def key_text(value: str, type_: ColumnType) -> str:
     return selected(value, type_)
 
 
+def key_is(name: str, type_: ColumnType) -> str:
+    """Whether a column has the value of a text: by the key's index for the usual types of keys."""
+    if type_.kind in _INTEGERS:
+        return f"{name} = CAST(%s AS SIGNED)"
+    return f"{name} = %s" if type_.kind in (Kind.TEXT, Kind.UUID) else f"{key_text(name, type_)} = %s"
+
+
+_INTEGERS = (Kind.INT16, Kind.INT32, Kind.INT64)
+
+
 def read_values(values: Sequence[Any], type_: ColumnType) -> Sequence[Any]:
     match type_.kind:
         case Kind.FLOAT32:  # the nearest one: MySQL shows 16 digits of a double that was a float

@@ -168,6 +168,10 @@ class PostgresDialect(Dialect):
     def key_text(self, value: str, type_: ColumnType) -> str:
         return f"{value}::text"
 
+    def key_is(self, name: str, type_: ColumnType) -> str:
+        """The text is read as the column's own type, so that the key's index serves."""
+        return f"{name} = %s"
+
     def existing(self, session: Session, target: Target) -> ExistingTable | None:
         found = session.execute(_COLUMNS, [target.schema, target.name])
         if not found:

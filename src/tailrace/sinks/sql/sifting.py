@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tailrace.errors import SinkRejected
+from tailrace.model import shapes
 from tailrace.model.net import NetChanges, Partial
 from tailrace.model.schema import TableSchema
 from tailrace.model.text import to_text
@@ -39,7 +40,8 @@ class Sieve:
     def net(self, net: NetChanges) -> NetChanges:
         schema = net.schema
         upserts = self.rows(schema, net.upserts, "upsert")
-        partials = tuple(self._partial(schema, partial) for partial in net.partials)
+        unmoved: list[pa.RecordBatch] = []
+        partials = tuple(self._partial(schema, partial, unmoved) for partial in net.partials)
         is_gone = self._fits(schema, net.deletes)
         if is_gone is None and upserts is net.upserts and all(map(operator.is_, partials, net.partials)):
             return net
@@ -47,6 +49,9 @@ class Sieve:
         if is_gone is not None:
             deletes = deletes.filter(pa.array(is_gone))
             counts = counts[is_gone] if len(counts) else counts
+        for keys in unmoved:  # a move is the only change of its piece, so these keys are not spoken of otherwise
+            pairs = zip(deletes.columns, keys.columns, strict=True)
+            deletes = pa.RecordBatch.from_arrays([shapes.concat(pair) for pair in pairs], names=keys.schema.names)
         return NetChanges(schema, net.truncate, deletes, upserts, tuple(p for p in partials if p.rows.num_rows), counts)
 
     def rows(self, schema: TableSchema, batch: pa.RecordBatch, operation: str) -> pa.RecordBatch:
@@ -56,13 +61,16 @@ class Sieve:
         self._reject(schema, batch.filter(pa.array(~fits)), operation)
         return batch.filter(pa.array(fits))
 
-    def _partial(self, schema: TableSchema, partial: Partial) -> Partial:
+    def _partial(self, schema: TableSchema, partial: Partial, unmoved: list[pa.RecordBatch]) -> Partial:
+        """Rows that fit. Those that do not can not move: what is under their old keys goes, as in a move in full."""
         fits = self._fits(schema, partial.rows)
         if fits is None:
             return partial
         sent = [name for name in partial.rows.schema.names if name in schema.key or name not in partial.unchanged]
         self._reject(schema, partial.rows.filter(pa.array(~fits)).select(sent), "update")
         old = None if partial.old_keys is None else partial.old_keys.filter(pa.array(fits))
+        if partial.old_keys is not None:
+            unmoved.append(partial.old_keys.filter(pa.array(~fits)))
         return Partial(partial.unchanged, partial.rows.filter(pa.array(fits)), old)
 
     def _fits(self, schema: TableSchema, batch: pa.RecordBatch) -> Flags | None:
@@ -79,6 +87,7 @@ class Sieve:
             raise SinkRejected(
                 f"more than {MOST_REJECTED:,} rows of a part of {schema.table} have values that the sink can not hold",
                 hint="with `misfits: text` the sink holds the columns of such types as text",
+                table=schema.table,
             )
         self._bytes += batch.nbytes
         if self._bytes > MOST_REJECTED_BYTES:

@@ -33,7 +33,7 @@ from tailrace.sinks.sql.bookkeeping import Bookkeeping
 from tailrace.sinks.sql.chunks import ChunkLoader
 from tailrace.sinks.sql.composing import composed, few_of
 from tailrace.sinks.sql.dialect import Dialect, Session, Target
-from tailrace.sinks.sql.isolation import Refused, replayable
+from tailrace.sinks.sql.isolation import Refused, delete_again, replayable
 from tailrace.sinks.sql.naming import check_collisions
 from tailrace.sinks.sql.sessions import Sessions, transaction
 from tailrace.sinks.sql.sifting import Sieve
@@ -333,11 +333,16 @@ class SqlSink:
         return len(done)
 
     def _write_again(self, session: Session, rejected: Rejected, fetch: FetchRows) -> bool:
-        """False if the row is still refused. One that is gone from the source is no longer waited for."""
+        """False if the row is still refused. One that is gone from the source goes from the sink."""
         source = replayable(rejected, self._notes.status(session, rejected.table))
         key = pa.RecordBatch.from_pydict({name: [str(value)] for name, value in rejected.key.items()})
         sieve = Sieve(self.dialect)
         rows = fetch(source, key)
+        if not rows.num_rows:
+            texts = [str(rejected.key[name]) for name in source.key]
+            return delete_again(
+                session, self.dialect, self.dialect.qualified(self._target(source)), self._map.schema(source), texts
+            )
         if self.settings.misfits is not Misfits.TEXT:
             rows = sieve.rows(source, rows, "upsert")
         refused = Refused(self.dialect, session, self._map, is_fatal=False)

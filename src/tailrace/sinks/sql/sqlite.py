@@ -139,6 +139,9 @@ class SqliteDialect(Dialect):
         """As it is: SQLite's own text of a float is not exact, the session's is."""
         return value
 
+    def key_is(self, name: str, type_: ColumnType) -> str:
+        return sqlite_values.key_is(name, type_)
+
     # --- the catalog
 
     def existing(self, session: Session, target: Target) -> ExistingTable | None:

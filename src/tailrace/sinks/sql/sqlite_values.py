@@ -69,6 +69,19 @@ def expected(array: pa.Array, type_: ColumnType) -> Sequence[Any]:
     return ["NaN" if value != value else value for value in values] if type_.kind in _FLOATS else values
 
 
+def key_is(name: str, type_: ColumnType) -> str:
+    """Whether a column has the value of a text; its affinity makes integers of it where it should."""
+    if type_.kind is Kind.BYTES:
+        return rf"'\x' || lower(hex({name})) = %s"
+    return f"{name} = ({_FLOAT_OF_TEXT})" if type_.kind in _FLOATS else f"{name} = %s"
+
+
+_FLOAT_OF_TEXT = """
+SELECT CASE v WHEN 'NaN' THEN v WHEN 'inf' THEN 9e999 WHEN '-inf' THEN -9e999 ELSE CAST(v AS REAL) END
+FROM (SELECT %s AS v)
+"""
+
+
 # --- staged rows -----------------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from tailrace.errors import SinkRejected, about
 from tailrace.model.net import NetChanges, Partial
 from tailrace.model.rows import EncodedRows, Rows
 from tailrace.model.schema import TableSchema
@@ -115,6 +116,19 @@ def _encoded_batch(
 
 
 def stage_changes(writer: Writer, source: NetChanges, mapping: SchemaMapping) -> StagedChanges:
+    """Raises SinkRejected, with the table, for a value that the database can not hold."""
+    table = source.schema.table
+    if not source.schema.columns:
+        raise SinkRejected(
+            f"{table} has lost all of its columns, and a row without any can not be held",
+            hint="add a column to the table, drop it, or exclude it in source.tables",
+            table=table,
+        )
+    with about(table):
+        return _staged(writer, source, mapping)
+
+
+def _staged(writer: Writer, source: NetChanges, mapping: SchemaMapping) -> StagedChanges:
     net = mapping.net(source)
     return StagedChanges(
         schema=source.schema,

@@ -66,6 +66,7 @@ def _summary(tables: Tables, remarks: Iterable[Remark]) -> Finding:
 
 def _remarks(tables: Tables, around: Publications, server: Server, settings: config.Source) -> Iterator[Remark]:
     yield from _unlogged(tables.wanted)
+    yield from _without_columns(tables.captured, around.main)
     yield from _foreign_partitions(tables.captured)
     yield from _privileges(tables.captured, server)
     yield from _hidden_rows(tables.captured, server)
@@ -124,6 +125,16 @@ def _unlogged(tables: Sequence[Table]) -> Iterator[Remark]:
                 ),
                 _names(table for table in grade if any(part.is_unlogged for part in table.parts)),
             )
+
+
+def _without_columns(tables: Sequence[Table], publication: Publication | None) -> Iterator[Remark]:
+    found = [table for table in tables if not _published_columns(table, publication)]
+    if found:
+        names = [table.name for table in found]
+        message = (
+            f"{number_of(len(found), 'table')} without a column that is published ({some_of(names)}): not captured"
+        )
+        yield Remark(warn("columns", message, "exclude them in source.tables, or add a column"), _names(found))
 
 
 def _foreign_partitions(tables: Sequence[Table]) -> Iterator[Remark]:
