@@ -20,11 +20,13 @@ import psutil
 import psycopg
 import pytest
 
-from tailrace import registry
+from tailrace import config, registry
 from tailrace.config import load
 from tailrace.errors import SinkError
 from tailrace.model.lifecycle import TableState
+from tailrace.sources.postgres import copying
 from tailrace.sources.postgres.positions import reached
+from tailrace.sources.postgres.source import PostgresSource
 from tailrace.testing import PostgresServer
 from tailrace.testing.pipelines import RunningPipeline, position_of, write_pipeline
 
@@ -178,7 +180,7 @@ def test_rows_of_a_megabyte_take_the_memory_of_some_of_them(life: Any, phase: st
 def test_a_huge_value_is_held_twice_in_each_process_and_not_more(life: Any) -> None:
     """Capture: libpq's buffer, the message from it. Worker: the value, SQLite's record of it. Driver: SQLite's own."""
     twice = 2 * HUGE // MB
-    assert over(life[0]["huge"], driver=250 + twice, capture=200 + twice, worker=240 + twice, jvm=800) == {}
+    assert over(life[0]["huge"], driver=250 + twice, capture=250 + twice, worker=240 + twice, jvm=800) == {}
 
 
 def test_all_of_them_arrive_as_they_are(life: Any) -> None:
@@ -192,6 +194,35 @@ def test_all_of_them_arrive_as_they_are(life: Any) -> None:
             rows = replica.execute(f"SELECT id, body FROM {table} ORDER BY id")
             assert [(number, digest(body)) for number, body in rows] == wanted
         assert len(wanted) == count
+
+
+def test_a_chunk_counts_the_large_values_of_its_pages_too(postgres_url: str) -> None:
+    source = PostgresSource(config.Pipeline("chunks", config.Source(postgres_url, ("public.items",)), {}))
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE items (id int PRIMARY KEY, inside text, outside text STORAGE EXTERNAL)")
+        connection.execute(
+            "INSERT INTO items SELECT n, repeat('a', 1500), repeat('b', 100000) FROM generate_series(1, 100) n"
+        )
+    [schema] = source.tables() if source.prepare() else []
+    chunks = source.plan_snapshot(schema, MB)
+    with source.export_snapshot() as snapshot:
+        batches = [list(source.read_chunk(schema, chunk, snapshot.id)) for chunk in chunks]
+    source.drop()
+    assert sorted(number for each in batches for b in each for number in b["id"].to_pylist()) == list(range(1, 101))
+    assert max(sum(batch.nbytes for batch in each) for each in batches) < 1.2 * MB
+    assert 10 * MB < sum(chunk.bytes for chunk in chunks) < 11 * MB
+
+
+def test_large_rows_come_through_libpq_as_they_are(postgres_url: str) -> None:
+    """The way that an encrypted connection takes."""
+    sizes = [10, 5 * MB, 10, 20 * MB, 20 * MB, 100]
+    values = ", ".join(f"({place}, repeat('x', {size}))" for place, size in enumerate(sizes))
+    command = f"COPY (SELECT t FROM (VALUES {values}) v (n, t) ORDER BY n) TO STDOUT (FORMAT binary)"
+    with psycopg.connect(postgres_url) as connection:
+        found = [
+            (rows.ends - rows.starts - 6).tolist() for rows in copying._through_libpq(connection, command.encode())
+        ]
+    assert found == [[10], [5 * MB], [10], [20 * MB], [20 * MB], [100]]
 
 
 def digest(body: bytes | str) -> str:
