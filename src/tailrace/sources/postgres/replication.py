@@ -10,6 +10,7 @@ import select
 import struct
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import psycopg
@@ -25,6 +26,7 @@ from tailrace.sources.postgres.positions import format_lsn
 _DATA, _KEEPALIVE = ord("w"), ord("k")
 _STATUS = struct.Struct(">cqqqqb")
 _PAYLOAD = 25  # bytes of XLogData before the message: kind, start, end, time
+_UNDEFINED, _IN_USE = "42704", "55006"  # by number: the words are in the server's language
 BURST = 4096  # messages taken before the caller gets a chance to look at the clock
 BURST_BYTES = 8 << 20  # and their size, give or take the last one
 
@@ -42,7 +44,7 @@ class ReplicationStream:
         binary: bool,
         known: SourceIdentity | None = None,
     ) -> None:
-        self._url = url
+        self._url, self._publications = url, publications
         self._connection = connect(url, replication=True, application=f"tailrace {slot}")
         self._pg = self._connection.pgconn
         self.server_end = start
@@ -82,9 +84,7 @@ class ReplicationStream:
             elif length == 0:
                 break
             else:
-                raise SourceUnavailable(
-                    f"PostgreSQL at {server_of(self._url)} ended the replication stream{self._why()}"
-                )
+                raise self._ended()
         return size
 
     def wait(self, seconds: float, *wake: Any) -> bool:
@@ -120,16 +120,31 @@ class ReplicationStream:
         self.server_end = max(self.server_end, end)
         self.is_reply_requested |= bool(wants_reply)
 
-    def _why(self) -> str:
-        message = self._pg.get_error_message().strip()
-        return f": {message}" if message else ""
+    def _ended(self) -> SourceUnavailable | PositionLost:
+        """Why there is no stream any more: the server's own error, or a connection that is gone."""
+        server, result = server_of(self._url), None
+        with suppress(psycopg.Error):
+            result = self._pg.get_result()
+        text, code = ("", "") if result is None else _reason(result)
+        dropped = [name for name in self._publications if code == _UNDEFINED and f'"{name}"' in text]
+        if dropped:
+            return PositionLost(
+                f"publication {dropped[0]} was dropped at {server}: what changed since is not in the stream"
+            )
+        words = text or self._pg.get_error_message().strip()
+        return SourceUnavailable(f"PostgreSQL at {server} ended the replication stream: {words}".removesuffix(": "))
+
+
+def _reason(result: Any) -> tuple[str, str]:
+    """What the server says, and the code of it."""
+    text, code = (result.error_field(f) for f in (pq.DiagnosticField.MESSAGE_PRIMARY, pq.DiagnosticField.SQLSTATE))
+    return (text or b"").decode(errors="replace"), (code or b"").decode()
 
 
 def _start_error(slot: str, server: str, result: Any) -> SourceRefused | SourceUnavailable | PositionLost:
-    text = (result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"no reason given").decode(errors="replace")
-    code = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
-    if code == "42704" and "slot" in text:
+    text, code = _reason(result)
+    if code == _UNDEFINED:
         return PositionLost(f"replication slot {slot} is gone from {server}: what the sinks lack is gone with it")
-    if "is active for PID" in text:
+    if code == _IN_USE:
         return SourceUnavailable(f"replication slot {slot} at {server} is in use by another process: {text}")
     return SourceRefused(f"PostgreSQL at {server} refused to stream from slot {slot}: {text}")
