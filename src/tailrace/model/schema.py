@@ -70,3 +70,21 @@ class TableSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
     def no_rows(self) -> pa.RecordBatch:
         return self.rows([pa.array([], field.type) for field in self.arrow])
+
+
+def counterpart(schema: TableSchema, column: Column) -> Column | None:
+    """The column of another version of a table that this one is: the one with its number, whatever its name.
+
+    A number is 0 where nobody knows which column it was; then the name has to do.
+    """
+    for other in schema.columns:
+        is_named_so = other.name == column.name and not (other.number and column.number)
+        if is_named_so or (column.number and other.number == column.number):
+            return other
+    return None
+
+
+def renamed_columns(before: TableSchema, after: TableSchema) -> dict[str, str]:
+    """The columns that have another name than before: the old one, and the new one."""
+    pairs = ((column, counterpart(after, column)) for column in before.columns)
+    return {old.name: new.name for old, new in pairs if new is not None and new.name != old.name}

@@ -27,7 +27,7 @@ from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import Watermark
 from tailrace.pipeline.anchoring import anchored
 from tailrace.pipeline.evolution import Evolution, evolve, failed
-from tailrace.sinks.base import Batch
+from tailrace.sinks.base import Batch, Evolved
 from tailrace.spark.apply import ApplyPlan, PartResult, TablePlan, stage_batch, stage_range
 from tailrace.spark.layout import LOG, SPARK
 
@@ -178,12 +178,12 @@ class SinkPipeline:
         first = min(status.watermark.offset for status in statuses)
         results: list[PartResult] = []
         if first < last:
-            plans = {s.table: TablePlan(s.watermark.offset, s.visibility) for s in statuses}
+            plans = {s.table: TablePlan(s.watermark.offset, s.visibility, s.schema.relation) for s in statuses}
             plan = self._plan(plans, f"catch-up-{last}")
             results = stage_range(self.spark, plan, self.log.slices(first, last), self._parts)
         self._range = (first, last)
         place = _place_after(results, last, statuses[0].watermark)
-        outcome = evolve(self.source, {s.table: s for s in statuses}, results)
+        outcome = evolve(self.source, self.sink, {s.table: s for s in statuses}, results)
         truncated = {table for result in results for table in result.truncated}
         for status in statuses:
             if status.table not in outcome.held:
@@ -250,6 +250,16 @@ class SinkPipeline:
             for status in statuses:
                 self.tables[status.table] = status
 
+    def take_in(self, status: TableStatus, change: Evolved) -> bool:
+        """Change a live table in place; false if the sink can not."""
+        with self.lock:
+            if not self.sink.takes_in_place(change):
+                return False
+            self.sink.commit(Batch(tables=(status,), evolved=(change,)), self._fetch)
+            self.tables.pop(change.before.table, None)
+            self.tables[status.table] = status
+            return True
+
     def say_table(self, status: TableStatus, rows: int | None = None) -> None:
         is_waiting = status.state is TableState.SNAPSHOT and not status.visibility
         state = "is copied again" if is_waiting else str(status.state)
@@ -257,14 +267,14 @@ class SinkPipeline:
         self.say("table", table=status.table, sink=self.name, state=state, rows=rows, **reason)
 
     def _apply(self, frame: DataFrame, number: int) -> None:
-        live = {t: TablePlan() for t, s in self.tables.items() if s.state is TableState.LIVE}
+        live = {t: TablePlan(relation=s.schema.relation) for t, s in self.tables.items() if s.state is TableState.LIVE}
         results = sorted(stage_batch(frame, self._plan(live, f"batch-{number}")), key=lambda r: r.part)
         if not results:  # Spark begins with a batch whether or not there is anything new
             return
         failpoints.reached("batch-staged")
         self._range = (self.watermark.offset, results[-1].last)
         mark = _place_after(results, results[-1].last, self.watermark)
-        outcome = evolve(self.source, {t: self.tables[t] for t in live}, results, self.watermark)
+        outcome = evolve(self.source, self.sink, {t: self.tables[t] for t in live}, results, self.watermark)
         self._refuse_failures(results)
         before = {t: self.tables[t].state for t in live}
         self.applied += self._commit(results, outcome, mark)
@@ -286,7 +296,7 @@ class SinkPipeline:
         parts = tuple(outcome.keep(r.staged) for r in results if r.staged is not None)
         changed = tuple(s for t, s in outcome.tables.items() if s != self.tables.get(t))
         with self.lock:
-            touched = self.sink.commit(Batch(parts, mark, changed, self._stored), self._fetch)
+            touched = self.sink.commit(Batch(parts, mark, changed, self._stored, outcome.evolved), self._fetch)
             self._stored = mark or self._stored
             for status in changed:
                 self.tables[status.table] = status
@@ -324,7 +334,8 @@ def _stepped(status: TableStatus, place: Watermark, *, is_whole: bool, finish: b
         return status.again(place, status.schema, reason="it was rewritten while it was copied")
     if is_whole and status.state is TableState.TORN:
         status = status.move(TableState.CATCH_UP)
-    return status.move(TableState.LIVE if finish else status.state, watermark=place)
+    is_beside = status.is_beside and not finish  # it takes its place in the commit that makes it live
+    return status.move(TableState.LIVE if finish else status.state, watermark=place, is_beside=is_beside)
 
 
 def lost(what: str) -> EngineLost:

@@ -1,7 +1,9 @@
-"""Schema changes that arrive in the stream: which a sink takes in place, and which need the table copied again.
+"""Schema changes: which a sink takes in place, and which need the table copied again.
 
-In place: columns dropped (the sink keeps them), columns added whose value for old rows is NULL. Anything else (a
-rename, a new type, another key, a default that old rows received without a change event) needs a new snapshot.
+In place: columns dropped (the sink keeps them), columns added (with the value that old rows have in them, where they
+came with a constant default), types that hold more, and new names. All of it is proved by the source's own numbers of
+columns, and by the files of a table: one that was rewritten is copied again, because nothing tells what became of its
+rows. So are tables that get another key or another type.
 """
 
 from __future__ import annotations
@@ -9,20 +11,26 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from tailrace.errors import TailraceError
 from tailrace.model.lifecycle import ASIDE, TableState, TableStatus
-from tailrace.model.schema import Column, TableSchema
-from tailrace.model.types import ColumnType
+from tailrace.model.schema import Column, TableSchema, counterpart
+from tailrace.model.types import ColumnType, Kind
 from tailrace.model.watermark import Watermark
+from tailrace.sinks.base import Evolved
 from tailrace.spark.apply import PartResult
+
+Fills = dict[int, tuple[str, pa.Array]]
+"""By number of a column that came: its name then, and the one value that old rows have in it."""
 
 
 class Evolution(msgspec.Struct, frozen=True):
-    """The tables' statuses after a batch, and the tables of which nothing in this batch may be applied."""
+    """The tables' statuses after a batch, what changes in place, and the tables of which nothing may be applied."""
 
     tables: dict[str, TableStatus]
     held: frozenset[str]
+    evolved: tuple[Evolved, ...] = ()
 
     def keep(self, staged: Any) -> Any:
         """A staged part without the tables that are held back."""
@@ -33,17 +41,21 @@ class Evolution(msgspec.Struct, frozen=True):
 
 
 def evolve(
-    source: Any, tables: dict[str, TableStatus], results: list[PartResult], before: Watermark | None = None
+    source: Any, sink: Any, tables: dict[str, TableStatus], results: list[PartResult], before: Watermark | None = None
 ) -> Evolution:
     """What the versions staged in `results` mean for `tables`. `before` is the sink's place before the batch."""
-    moved, held = dict(tables), set()
+    moved, held, evolved = dict(tables), set(), []
     for name, status in tables.items():
         failures = [result.failed[name] for result in results if name in result.failed]
-        now = failed(status, failures[0]) if failures else _evolved(source, status, results, before)
-        moved[name] = now
-        if now.state in ASIDE or now.generation != status.generation:
+        versions = [version for result in results for version in result.schemas.get(name, [])]
+        if failures:
+            moved[name] = failed(status, failures[0])
+        elif any(version != status.schema for version in versions):
+            moved[name], change = _evolved(source, sink, status, versions, before)
+            evolved += [change] if change is not None else []
+        if moved[name].state in ASIDE or moved[name].generation != status.generation:
             held.add(name)
-    return Evolution(moved, frozenset(held))
+    return Evolution(moved, frozenset(held), tuple(evolved))
 
 
 def failed(status: TableStatus, error: TailraceError) -> TableStatus:
@@ -51,33 +63,70 @@ def failed(status: TableStatus, error: TailraceError) -> TableStatus:
     return status.aside(TableState.FAILED, f"{error}; {error.hint}" if error.hint else str(error))
 
 
-def _evolved(source: Any, status: TableStatus, results: list[PartResult], before: Watermark | None) -> TableStatus:
+def _evolved(
+    source: Any, sink: Any, status: TableStatus, versions: list[TableSchema], before: Watermark | None
+) -> tuple[TableStatus, Evolved | None]:
     """The table after all versions that were staged, or on its way to a new copy because of one of them."""
-    now = status
-    for version in (version for result in results for version in result.schemas.get(status.table, [])):
-        if version == now.schema:
-            continue
-        if not is_in_place(source, now, version):
-            start = status.watermark if before is None else before
-            return status.again(start, version, reason="its columns changed")
+    now, fills = status, Fills()
+    for version in (version for version in versions if version != status.schema):
+        came = fills_of(source, now, version)
+        if came is None:
+            return _again(status, version, before), None
+        fills |= came
         now = msgspec.structs.replace(now, schema=_adopted(now.schema, version))
-    return now
+    if now.state is not TableState.LIVE or now.schema == status.schema:
+        return now, None
+    change = evolved_to(status, now.schema, fills)
+    return (now, change) if sink.takes_in_place(change) else (_again(status, versions[-1], before), None)
 
 
-def is_in_place(source: Any, status: TableStatus, new: TableSchema) -> bool:
-    """Whether the rows that the sink has are right under the new columns, with NULL in those that were added."""
+def _again(status: TableStatus, version: TableSchema, before: Watermark | None) -> TableStatus:
+    start = status.watermark if before is None else before
+    return status.again(start, version, reason="its columns changed")
+
+
+def evolved_to(status: TableStatus, schema: TableSchema, fills: Fills) -> Evolved:
+    """A table's change in place, with the values of those of its new columns that are still there."""
+    names = {column.number: column.name for column in schema.columns}
+    kept = {names[number]: array for number, (_, array) in fills.items() if number in names}
+    return Evolved(status.schema, schema, pa.RecordBatch.from_arrays(list(kept.values()), list(kept)))
+
+
+def fills_of(source: Any, status: TableStatus, new: TableSchema) -> Fills | None:
+    """What old rows have in the columns that came, if all else of the rows is right under the new columns; or None."""
     old = status.schema
-    if old.key != new.key or old.relation != new.relation:
-        return False
-    known = {column.name: column for column in old.columns}
-    kept = [column for column in new.columns if column.name in known]
-    added = [column.name for column in new.columns if column.name not in known]
-    if any(not _same(column, known[column.name]) for column in kept):
-        return False
-    dropped = len(kept) < len(old.columns)
-    if added and dropped:  # a rename looks like this
-        return False
-    return not added or bool(source.adds_only_nulls(new, added, status.stored))
+    former = {column.name: counterpart(old, column) for column in new.columns}
+    kept = [(column, known) for column in new.columns if (known := former[column.name]) is not None]
+    added = [column for column in new.columns if former[column.name] is None]
+    names = {known.name: column.name for column, known in kept}
+    if old.relation != new.relation or new.key != tuple(names.get(name) for name in old.key):
+        return None
+    if not all(_is_kept(column, known) for column, known in kept):
+        return None
+    if not all(column.number for column in added) and len(kept) < len(old.columns):
+        return None  # a rename looks like this
+    is_plain = all(column.name == known.name and _same_type(column, known) for column, known in kept)
+    return {} if is_plain and not added else _came(source, status, new, added, is_plain=is_plain)
+
+
+def _came(source: Any, status: TableStatus, new: TableSchema, added: list[Column], *, is_plain: bool) -> Fills | None:
+    values = source.old_values(new, [column.name for column in added], status.stored)
+    if values is None:
+        return None
+    has_values = any(not array.null_count for array in values.columns)
+    if status.state is not TableState.LIVE and (has_values or not is_plain):
+        return None  # the sink may have rows of either version
+    return {
+        column.number: (column.name, array)
+        for column, array in zip(added, values.columns, strict=True)
+        if not array.null_count
+    }
+
+
+def _is_kept(column: Column, known: Column) -> bool:
+    """Whether the values of a column are right for what it is now. Nobody knows which column has the number 0."""
+    is_sure = bool(known.number) or not column.number
+    return is_sure and (_same_type(column, known) or _widens(known.type, column.type))
 
 
 def is_behind(old: TableSchema, present: TableSchema) -> bool:
@@ -97,12 +146,23 @@ def has_renamed_labels(old: TableSchema, present: TableSchema) -> bool:
 
 
 def _same(one: Column, other: Column) -> bool:
-    """The very column, of the same type. Enum labels may come: they are text in every sink.
+    """The very column, of the same type. Enum labels may come: they are text in every sink."""
+    return one.number == other.number and _same_type(one, other)
 
-    A number is 0 where a column was gone from the catalog before its description was read.
-    """
-    is_known = one.number and other.number
-    return (not is_known or one.number == other.number) and _without_labels(one.type) == _without_labels(other.type)
+
+def _same_type(one: Column, other: Column) -> bool:
+    return _without_labels(one.type) == _without_labels(other.type)
+
+
+def _widens(old: ColumnType, new: ColumnType) -> bool:
+    """Whether each value of the old type is the same value of the new one; if the table was not rewritten for it."""
+    if old.kind is not new.kind:
+        return False
+    if old.kind is Kind.DECIMAL:
+        return old.scale == new.scale and (old.precision or 0) <= (new.precision or 0)
+    return old.kind is Kind.TEXT and all(
+        name.startswith(("character varying", "text")) for name in (old.name, new.name)
+    )
 
 
 def _without_labels(type_: ColumnType) -> ColumnType:
@@ -115,6 +175,12 @@ def _labels(type_: ColumnType) -> tuple[str, ...]:
 
 
 def _adopted(old: TableSchema, version: TableSchema) -> TableSchema:
-    """The version of the stream, with the enum labels that we know: the stream does not tell when they change."""
-    known = {column.name: column for column in old.columns}
-    return msgspec.structs.replace(version, columns=tuple(known.get(c.name, c) for c in version.columns))
+    """The version of the stream, with what we know better: numbers, and enum labels, which the stream does not tell."""
+    columns = []
+    for column in version.columns:
+        known = counterpart(old, column)
+        if known is not None:
+            type_ = known.type if _same_type(known, column) else column.type
+            column = msgspec.structs.replace(column, type=type_, number=column.number or known.number)
+        columns.append(column)
+    return msgspec.structs.replace(version, columns=tuple(columns))

@@ -15,7 +15,7 @@ from tailrace.model.watermark import Watermark
 from tailrace.pipeline import requests
 from tailrace.pipeline.applying import SinkPipeline, lost, said_by
 from tailrace.pipeline.copying import Copies, lanes
-from tailrace.pipeline.evolution import has_renamed_labels, is_behind, is_in_place
+from tailrace.pipeline.evolution import evolved_to, fills_of, has_renamed_labels, is_behind
 from tailrace.pipeline.threads import WatchedThread
 from tailrace.sources.base import TableFacts
 
@@ -119,6 +119,7 @@ class TableKeeper:
         facts = self.source.facts()
         self._discover_seconds = min(max(DISCOVER_SECONDS, LOOK_SHARE * (time.monotonic() - began)), LONGEST_SECONDS)
         self.copies.learn(facts)
+        self._follow_names(facts)
         for each in facts:
             self._meet(each)
         self._miss({each.schema.table for each in facts})
@@ -195,11 +196,28 @@ class TableKeeper:
         known, schema = self.sink.tables[facts.schema.table], facts.schema
         if not is_behind(known.schema, schema):
             return
-        if is_in_place(self.source, known, schema) and not has_renamed_labels(known.schema, schema):
-            now = msgspec.structs.replace(known, schema=schema, stored=facts.stored)
-            self.sink.tables[schema.table] = self.sink.sink.begin_snapshot(now, [], clear=False)
-        else:
+        if has_renamed_labels(known.schema, schema) or not self._take_in(known, facts):
             self._copy_again(known, facts, "its columns changed")
+
+    def _take_in(self, known: TableStatus, facts: TableFacts) -> bool:
+        """Change a live table in place to what it is at the source; false if that can not be."""
+        fills = fills_of(self.source, known, facts.schema)
+        if fills is None:
+            return False
+        now = msgspec.structs.replace(known, table=facts.schema.table, schema=facts.schema, stored=facts.stored)
+        return self.sink.take_in(now, evolved_to(known, facts.schema, fills))
+
+    def _follow_names(self, facts: list[TableFacts]) -> None:
+        """Tables that have another name at the source get it here as well, or else are copied under it."""
+        present = {each.schema.table for each in facts}
+        gone = {s.schema.relation: s for s in list(self.sink.tables.values()) if s.table not in present}
+        for each in facts:
+            known = gone.get(each.schema.relation)
+            is_new = each.schema.table not in self.sink.tables
+            if known is not None and is_new and known.state is TableState.LIVE and known.membership == each.membership:
+                with self.sink.lock:
+                    if self._take_in(known, each):
+                        self.sink.say_table(self.sink.tables[each.schema.table])
 
     def _miss(self, present: set[str]) -> None:
         """Tables that are not captured any more are set aside, whatever they were."""

@@ -65,17 +65,30 @@ class SinkState(msgspec.Struct, frozen=True):
     chunks: dict[str, list[ChunkMark]]
 
 
+class Evolved(msgspec.Struct, frozen=True):
+    """A live table whose name or columns change in place: the rows that the sink has of it stay.
+
+    A column is the same one as before if its number is. `fills` has one row: what the rows that are there have in those
+    of the new columns that came with a value.
+    """
+
+    before: TableSchema
+    schema: TableSchema
+    fills: pa.RecordBatch
+
+
 class Batch(msgspec.Struct, frozen=True):
     """What one commit makes durable. `parts` are what `stage` returned, to be applied in this order.
 
     The sink's own watermark goes from `before` to `watermark`. Without a `watermark` only the tables' own places move
-    (a catch-up step).
+    (a catch-up step). Of tables in `evolved` the parts may hold rows of every version from the old to the new one.
     """
 
     parts: tuple[Any, ...] = ()
     watermark: Watermark | None = None
     tables: tuple[TableStatus, ...] = ()
     before: Watermark | None = None
+    evolved: tuple[Evolved, ...] = ()
 
 
 class Sink(Protocol):
@@ -108,6 +121,9 @@ class Sink(Protocol):
         Raises SinkTaken after another run's claim, SinkChanged where the watermark is not the one before the batch. An
         error that is one table's own says which (`error.table`); nothing of the batch is applied then, either.
         """
+
+    def takes_in_place(self, evolved: Evolved) -> bool:
+        """Whether a commit can change the table so. Changes nothing; after False the table is copied again."""
 
     def begin_snapshot(self, status: TableStatus, chunks: list[ChunkMark], *, clear: bool) -> TableStatus:
         """Make room for a copy and remember the plan, in one step; with `clear` false, for more rows in the table.

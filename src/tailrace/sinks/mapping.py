@@ -32,7 +32,7 @@ class SchemaMapping:
         """The sink's columns; schema and name of the table stay the source's."""
         if self._is_identity(source):
             return source
-        names = self._names(source)
+        names = self.sink_names(source)
         columns = tuple(self._column(column, names) for column in source.columns)
         return msgspec.structs.replace(source, columns=columns, key=tuple(names[name] for name in source.key))
 
@@ -44,7 +44,7 @@ class SchemaMapping:
         """Rows, or some columns of rows, as the sink takes them."""
         if self._is_identity(source):
             return batch
-        names, types = self._names(source), {column.name: column.type for column in source.columns}
+        names, types = self.sink_names(source), {column.name: column.type for column in source.columns}
         arrays = [
             to_text(array, types[name]) if self._is_text(types[name]) else array
             for name, array in zip(batch.schema.names, batch.columns, strict=True)
@@ -55,7 +55,7 @@ class SchemaMapping:
         source = net.schema
         if self._is_identity(source):
             return net
-        names = self._names(source)
+        names = self.sink_names(source)
         partials = [
             Partial(
                 tuple(names[name] for name in partial.unchanged),
@@ -67,9 +67,14 @@ class SchemaMapping:
         deletes, upserts = self.rows(source, net.deletes), self.rows(source, net.upserts)
         return NetChanges(self.schema(source), net.truncate, deletes, upserts, tuple(partials), net.delete_counts)
 
+    def sink_names(self, source: TableSchema) -> dict[str, str]:
+        """From the source's names to the sink's."""
+        renames = self._renames.get(source.table, {})
+        return {column.name: renames.get(column.name, column.name) for column in source.columns}
+
     def source_names(self, source: TableSchema) -> dict[str, str]:
         """From the sink's names to the source's."""
-        return {name: original for original, name in self._names(source).items()}
+        return {name: original for original, name in self.sink_names(source).items()}
 
     def unknown(self, source: TableSchema) -> list[str]:
         """Columns that are to be renamed, and that the table does not have."""
@@ -77,10 +82,6 @@ class SchemaMapping:
 
     def _is_identity(self, source: TableSchema) -> bool:
         return source.table not in self._renames and not any(self._is_text(column.type) for column in source.columns)
-
-    def _names(self, source: TableSchema) -> dict[str, str]:
-        renames = self._renames.get(source.table, {})
-        return {column.name: renames.get(column.name, column.name) for column in source.columns}
 
     def _column(self, column: Column, names: Mapping[str, str]) -> Column:
         type_ = TEXT if self._is_text(column.type) else column.type

@@ -16,7 +16,7 @@ from tailrace.model.net import NetChanges
 from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import Watermark
-from tailrace.sinks.base import Batch, ChunkMark, FetchRows, Quarantined, SinkState
+from tailrace.sinks.base import Batch, ChunkMark, Evolved, FetchRows, Quarantined, SinkState
 
 
 class NullNote(msgspec.Struct):
@@ -64,10 +64,15 @@ class NullSink:
 
     def commit(self, batch: Batch, fetch: FetchRows) -> int:
         note = self._read()
+        for each in batch.evolved:
+            note.tables.pop(each.before.table, None)
         note.tables |= {status.table: status for status in batch.tables}
         note.watermark = batch.watermark or note.watermark
         self._write(note)
         return sum(int(part.count) for part in batch.parts)
+
+    def takes_in_place(self, evolved: Evolved) -> bool:
+        return True
 
     def begin_snapshot(self, status: TableStatus, chunks: list[ChunkMark], *, clear: bool) -> TableStatus:
         note = self._read()

@@ -191,7 +191,15 @@ class Source(Protocol):
     def absence(self, table: TableSchema) -> Absence:
         """Why a table that was captured is not among `tables` now."""
 
-    def adds_only_nulls(self, table: TableSchema, added: list[str], stored: StoredAs | None) -> bool: ...
+    def captures(self, table: TableSchema) -> bool:
+        """Whether a table of this name is to be captured. Asks nobody."""
+
+    def old_values(self, table: TableSchema, added: list[str], stored: StoredAs | None) -> pa.RecordBatch | None:
+        """One row: what rows that were there before have in the columns `added`. None if that can not be told.
+
+        It can not where the table has been rewritten since it was `stored` so.
+        """
+
     def running(self) -> npt.NDArray[np.int64]:
         """The ids of transactions under way. One that waits for a standby is in the stream, and nobody sees it."""
 

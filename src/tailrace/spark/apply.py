@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import traceback
@@ -20,6 +21,8 @@ from tailrace.log.reader import Slice
 from tailrace.log.segment import SegmentName
 from tailrace.log.storage import Storage
 from tailrace.model.changes import Changes
+from tailrace.model.frames import Frames
+from tailrace.model.names import parse_table
 from tailrace.model.net import NetChanges, drained, net_changes
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import SourceIdentity
@@ -33,10 +36,14 @@ RUN_BYTES = 32 << 20
 
 
 class TablePlan(msgspec.Struct, frozen=True):
-    """Which changes of a table to apply: those after `after` that the snapshot `visibility` (if any) has not seen."""
+    """Which changes of a table to apply: those after `after` that the snapshot `visibility` (if any) has not seen.
+
+    Changes of the same `relation` under another name are the table's own: it had that name before, or has it by now.
+    """
 
     after: int = 0
     visibility: str = ""
+    relation: int = 0
 
 
 class ApplyPlan(msgspec.Struct, frozen=True):
@@ -158,11 +165,39 @@ def _changes_in(plan: ApplyPlan, piece: Slice, found: _Found) -> Iterator[Change
         found.seen[table] = found.seen.get(table, 0) + count
     if (end := _last_end(frames.transactions, piece.last)) is not None:
         found.end, found.source = end, header.source
-    wanted = plan.tables.keys() & header.tables.keys()
+    wanted = {name: name for name in plan.tables.keys() & header.tables.keys()} | _other_names(plan, frames)
     if not wanted:
         return
-    decoded = plan.source.decode(frames, piece.first, piece.last, wanted)
-    yield from filter(len, map(functools.partial(_filter, plan), decoded))
+    yield from filter(len, map(functools.partial(_filter, plan), _decoded(plan, frames, piece, wanted)))
+
+
+def _decoded(plan: ApplyPlan, frames: Frames, piece: Slice, wanted: dict[str, str]) -> Iterator[Changes]:
+    """The changes of tables, each under the name that the plan has for it."""
+    try:
+        for changes in plan.source.decode(frames, piece.first, piece.last, wanted):
+            yield _under(changes, wanted[changes.schema.table])
+    except TailraceError as error:
+        error.table = wanted.get(error.table or "", error.table)
+        raise
+
+
+def _other_names(plan: ApplyPlan, frames: Frames) -> dict[str, str]:
+    """Names in the log that the plan's tables do not have, or do not have yet."""
+    names = {table.relation: name for name, table in plan.tables.items() if table.relation}
+    schemas = [definition.schema for definition in frames.definitions if definition.schema.relation in names]
+    return {
+        schema.table: names[schema.relation]
+        for schema in schemas
+        if schema.table not in plan.tables and plan.source.captures(schema)
+    }
+
+
+def _under(changes: Changes, table: str) -> Changes:
+    named = parse_table(table)
+    if changes.schema.table == table or named is None:
+        return changes
+    schema, name = named
+    return dataclasses.replace(changes, schema=msgspec.structs.replace(changes.schema, schema=schema, name=name))
 
 
 def _net_of_much(runs: dict[str, list[list[Changes]]], found: _Found) -> Iterator[NetChanges]:

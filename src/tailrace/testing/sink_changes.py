@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -123,6 +124,23 @@ def apply(sink: Any, changes: Sequence[NetChanges], offset: int, fetch: SourceRo
     part = sink.stage(f"batch-{offset}", 0, changes)
     batch = Batch((part,), watermark(offset), before=sink.read_state().watermark)
     return int(sink.commit(batch, fetch or SourceRows(changes[0].schema)))
+
+
+def load(sink: Any, schema: TableSchema, rows: Rows, generation: int = 1) -> TableStatus:
+    """A copy of a table in one chunk, loaded and finished, and not yet live."""
+    begun: TableStatus = sink.begin_snapshot(
+        status(schema, TableState.SNAPSHOT, generation=generation), [chunk(schema, generation=generation)], clear=True
+    )
+    mark = msgspec.structs.replace(chunk(schema, generation=generation), is_beside=begun.is_beside)
+    sink.load_chunk(schema, mark, iter([table_of(schema, rows)]))
+    sink.finish_snapshot(begun)
+    return begun
+
+
+def live(sink: Any, begun: TableStatus, schema: TableSchema) -> None:
+    """Make a loaded table live."""
+    done = msgspec.structs.replace(begun, state=TableState.LIVE, is_beside=False)
+    sink.commit(Batch(tables=(done,)), SourceRows(schema))
 
 
 def same(found: list[tuple[Any, ...]], expected: list[tuple[Any, ...]]) -> bool:

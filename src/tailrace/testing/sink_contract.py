@@ -19,12 +19,13 @@ import pytest
 from tailrace.sinks.base import Sink
 from tailrace.testing.sink_changes import MakeSink
 from tailrace.testing.sink_contract_commits import CommitsContract
+from tailrace.testing.sink_contract_evolution import EvolutionContract
 from tailrace.testing.sink_contract_rows import RowsContract
 from tailrace.testing.sink_contract_snapshots import SnapshotsContract
 from tailrace.testing.sink_contract_values import ValuesContract
 
 
-class SinkContract(RowsContract, ValuesContract, CommitsContract, SnapshotsContract):
+class SinkContract(RowsContract, ValuesContract, CommitsContract, SnapshotsContract, EvolutionContract):
     """All of it."""
 
     @pytest.fixture

@@ -21,6 +21,8 @@ from tailrace.testing.sink_changes import (
     ReadRows,
     apply,
     chunk,
+    live,
+    load,
     net,
     same,
     status,
@@ -91,19 +93,18 @@ class SnapshotsContract:
         sink.load_chunk(LOOSE, chunk(LOOSE), iter([content]))
         assert rows(LOOSE) == [(1, "a")] * 2
 
-    def test_a_snapshot_that_begins_anew_empties_its_own_table_only(self, sink: Sink, rows: ReadRows) -> None:
+    def test_a_snapshot_that_begins_anew_replaces_its_own_table_only(self, sink: Sink, rows: ReadRows) -> None:
         apply(sink, [net(ITEMS, [(1, "a", None)]), net(ORDERS, [(1, 1)])], 10)
         sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [chunk(ITEMS, n) for n in range(3)], clear=True)
         sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT, generation=2), [chunk(ITEMS, generation=2)], clear=True)
-        assert (rows(ITEMS), rows(ORDERS)) == ([], [(1, 1)])
+        assert (rows(ITEMS), rows(ORDERS)) == ([(1, "a", None)], [(1, 1)])
         assert sink.read_state().chunks == {ITEMS.table: [chunk(ITEMS, generation=2)]}
         assert sink.read_state().watermark == watermark(10)
 
     def test_a_snapshot_that_begins_anew_takes_the_tables_new_columns(self, sink: Sink, rows: ReadRows) -> None:
         apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
         renamed = msgspec.structs.replace(ITEMS, columns=(*ITEMS.columns[:2], Column("remarks", INT)))
-        sink.begin_snapshot(status(renamed, TableState.SNAPSHOT), [chunk(renamed)], clear=True)
-        sink.load_chunk(renamed, chunk(renamed), iter([table_of(renamed, [(1, "a", 5)])]))
+        live(sink, load(sink, renamed, [(1, "a", 5)]), renamed)
         assert rows(renamed) == [(1, "a", 5)]
 
     def test_a_snapshot_of_a_table_that_has_lost_its_key_takes_rows_that_repeat(
@@ -111,9 +112,7 @@ class SnapshotsContract:
     ) -> None:
         apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
         keyless = msgspec.structs.replace(ITEMS, key=(), identity=Identity.FULL)
-        sink.begin_snapshot(status(keyless, TableState.SNAPSHOT), [chunk(keyless)], clear=True)
-        sink.load_chunk(keyless, chunk(keyless), iter([table_of(keyless, [(1, "a", None), (2, "b", None)])]))
-        sink.finish_snapshot(status(keyless, TableState.SNAPSHOT))
+        live(sink, load(sink, keyless, [(1, "a", None), (2, "b", None)]), keyless)
         apply(sink, [net(keyless, [(2, "a", None)], deletes=[(1, "a", None)], copies=[1])], 11)
         assert same(rows(keyless), [(2, "a", None), (2, "b", None)])
 

@@ -7,7 +7,7 @@ Every write is part of the caller's transaction, so what is remembered is always
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -153,6 +153,18 @@ class Bookkeeping:
 
     def write_status(self, session: Session, status: TableStatus) -> None:
         self._write(session, "tables", {"name": status.table, "status": msgspec.json.encode(status).decode()})
+
+    def rename(self, session: Session, names: Mapping[str, str]) -> None:
+        """What is remembered of tables goes on under their new names."""
+        quote = self._dialect.quote
+        for old, new in names.items():
+            if old == new:
+                continue
+            for table, column in (("tables", "name"), ("quarantine", "source_table")):
+                condition, parameters = self._where(**{column: old})
+                session.execute(
+                    f"UPDATE {self._names[table]} SET {quote(column)} = %s WHERE {condition}", [new, *parameters]
+                )
 
     def replace_marks(self, session: Session, table: str, marks: list[ChunkMark]) -> None:
         self._delete(session, "chunks", name=table)

@@ -246,6 +246,10 @@ class Dialect(ABC):
         """SQL, with one parameter, that is true where a column of a key (quoted) has the value of that `key_text`."""
         return f"{self.key_text(name, type_)} = %s"
 
+    @abstractmethod
+    def literal(self, field: Field) -> str | None:
+        """SQL of the one value of a field, which is not NULL; None if there is none that is exact."""
+
     # --- the catalog
 
     @abstractmethod
@@ -296,6 +300,22 @@ class Dialect(ABC):
     def annotate(self, table: str, note: str) -> list[str]:
         """Statements that note for whom a table is."""
 
+    def can_widen(self, wanted: str, existing: str) -> bool:
+        """Whether a column of one type can become one of the other, its values unchanged and all others taken."""
+        return False
+
+    def widen(self, table: str, column: str, type_: str) -> str:
+        """Change the type of a column. Names are quoted."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def move(self, target: Target, new_target: Target) -> list[str]:
+        """Give a table another name, with all that belongs to it."""
+
+    @abstractmethod
+    def replace(self, target: Target, copy: Target, *, has_table: bool) -> list[str]:
+        """Put `copy` in the place of `target`, if there is one."""
+
     @abstractmethod
     def create_staging(self, table: str, columns: Sequence[StagedColumn], *, is_private: bool = False) -> str:
         """A private one is seen by the session alone, and made in the midst of a transaction."""
@@ -310,6 +330,15 @@ class Dialect(ABC):
 
         Without a key everything is inserted.
         """
+
+    def exchange(self, table: str, copy: str, names: Sequence[str], key: Sequence[str]) -> list[str]:
+        """The rows of `table` become those of `copy`, which has the same key. Names are quoted."""
+        return self.exchange_all(table, copy, names)
+
+    def exchange_all(self, table: str, copy: str, names: Sequence[str]) -> list[str]:
+        """The same, whatever is unique in the table: all rows go, and all come."""
+        columns = ", ".join(names)
+        return [f"DELETE FROM {table}", self.insert(table, columns, f"SELECT {columns} FROM {copy}", [], {})]
 
     def is_single_key(self, existing: ExistingTable, schema: TableSchema) -> bool:
         """Whether `insert` can be trusted with a table: in some databases any unique index counts as the key."""

@@ -28,6 +28,15 @@ def upsert(
     return [*changes, dialect.insert(table, dialect.names(names), new, [], {})]
 
 
+def exchange(dialect: Dialect, table: str, copy: str, schema: TableSchema, *, is_plain: bool) -> list[str]:
+    """The table's rows become those of a copy. With `is_plain` its key is all that is unique in it."""
+    names = [dialect.quote(column.name) for column in schema.columns]
+    key = [dialect.quote(name) for name in schema.key]
+    if key and is_plain:
+        return dialect.exchange(table, copy, names, key)
+    return dialect.exchange_all(table, copy, names)
+
+
 def delete(dialect: Dialect, session: Session, table: str, schema: TableSchema, rows: Relation) -> str:
     if not schema.key:
         return dialect.delete_copies(session, table, schema, rows)

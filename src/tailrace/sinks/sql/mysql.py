@@ -18,6 +18,7 @@ import pymysql
 from tailrace import config
 from tailrace.errors import ConfigError, SinkRejected
 from tailrace.model.schema import TableSchema
+from tailrace.model.text import to_text
 from tailrace.model.types import ColumnType, Kind
 from tailrace.sinks.sql import mysql_reading, mysql_text, mysql_types
 from tailrace.sinks.sql.dialect import (
@@ -204,6 +205,31 @@ class MySqlDialect(Dialect):
     def annotate(self, table: str, note: str) -> list[str]:
         return [f"ALTER TABLE {table} COMMENT = {_literal(note)}"]
 
+    def literal(self, field: Field) -> str | None:
+        """In parentheses: a long text takes its default as an expression only."""
+        if field.type.kind in _NUMBERS:
+            return str(to_text(field.array, field.type)[0].as_py()) if self.misfits(field) is None else None
+        if field.type.kind is Kind.BOOLEAN:
+            return str(int(field.array[0].as_py()))
+        return f"({_literal(field.array[0].as_py())})" if field.type.kind in _TEXTS else None
+
+    def can_widen(self, wanted: str, existing: str) -> bool:
+        return mysql_types.fits(existing, f"{wanted} CHARACTER SET utf8mb4")
+
+    def widen(self, table: str, column: str, type_: str) -> str:
+        return f"ALTER TABLE {table} MODIFY COLUMN {column} {type_}"
+
+    def move(self, target: Target, new_target: Target) -> list[str]:
+        return [f"RENAME TABLE {self.qualified(target)} TO {self.qualified(new_target)}"]
+
+    def replace(self, target: Target, copy: Target, *, has_table: bool) -> list[str]:
+        """In one step for readers. What is left of a try that was broken off goes first."""
+        if not has_table:
+            return self.move(copy, target)
+        old = self.qualified(Target(copy.schema, f"{copy.name}_old"))
+        moves = f"{self.qualified(target)} TO {old}, {self.qualified(copy)} TO {self.qualified(target)}"
+        return [f"DROP TABLE IF EXISTS {old}", f"RENAME TABLE {moves}", f"DROP TABLE {old}"]
+
     def create_staging(self, table: str, columns: Sequence[StagedColumn], *, is_private: bool = False) -> str:
         lines = ", ".join(f"c{place} {mysql_types.staged(column.type)}" for place, column in enumerate(columns))
         kind = "TEMPORARY TABLE" if is_private else "TABLE"
@@ -228,6 +254,16 @@ class MySqlDialect(Dialect):
         changes = ", ".join(f"{name} = {value}" for name, value in others.items())
         return f"{statement} ON DUPLICATE KEY UPDATE {changes or f'{key[0]} = {table}.{key[0]}'}"
 
+    def exchange(self, table: str, copy: str, names: Sequence[str], key: Sequence[str]) -> list[str]:
+        """InnoDB writes nothing where a row is set to the bytes that it has."""
+        match = matching({name: f"s.{name}" for name in key})
+        selected = ", ".join(f"s.{name}" for name in names)
+        others = {name: f"s.{name}" for name in names if name not in key}
+        return [
+            f"DELETE t FROM {table} t LEFT JOIN {copy} s ON {match} WHERE s.{key[0]} IS NULL",
+            self.insert(table, ", ".join(names), f"SELECT {selected} FROM {copy} s", key, others),
+        ]
+
     def delete(self, table: str, relation: str, key: Mapping[str, str], where: str = "") -> str:
         return f"DELETE t FROM {table} t JOIN {relation} ON {matching(key, where)}"
 
@@ -249,6 +285,8 @@ class MySqlDialect(Dialect):
 
 
 _REFERENCED = 1701
+_NUMBERS = (Kind.INT16, Kind.INT32, Kind.INT64, Kind.DECIMAL, Kind.NUMERIC)
+_TEXTS = (Kind.TEXT, Kind.ENUM, Kind.UUID, Kind.JSON, Kind.OTHER)
 
 
 class MariaDbDialect(MySqlDialect):

@@ -11,11 +11,13 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
+from psycopg import sql
 
 from tailrace import config
 from tailrace.errors import SinkRejected
 from tailrace.model.rows import POSTGRES_COPY
 from tailrace.model.schema import TableSchema
+from tailrace.model.text import to_text
 from tailrace.model.types import ColumnType
 from tailrace.sinks.sql import postgres_reading, postgres_types
 from tailrace.sinks.sql.dialect import (
@@ -198,6 +200,31 @@ class PostgresDialect(Dialect):
         text = note.replace("'", "''")
         return [f"COMMENT ON TABLE {table} IS '{text}'"]
 
+    def literal(self, field: Field) -> str | None:
+        _, array = _sendable(field)
+        text = array if array.type == pa.string() else to_text(array, field.type)
+        return f"{sql.Literal(text[0].as_py()).as_string(None)}::{postgres_types.declared(field.type)}"
+
+    def can_widen(self, wanted: str, existing: str) -> bool:
+        return self.fits(existing, wanted)
+
+    def widen(self, table: str, column: str, type_: str) -> str:
+        return f"ALTER TABLE {table} ALTER COLUMN {column} TYPE {type_}"
+
+    def move(self, target: Target, new_target: Target) -> list[str]:
+        table = self.qualified(target)
+        moved = self.qualified(Target(new_target.schema, target.name))
+        statements = []
+        if target.schema != new_target.schema:
+            statements.append(f"ALTER TABLE {table} SET SCHEMA {self.quote(new_target.schema)}")
+        if target.name != new_target.name:
+            statements.append(f"ALTER TABLE {moved} RENAME TO {self.quote(new_target.name)}")
+        return statements
+
+    def replace(self, target: Target, copy: Target, *, has_table: bool) -> list[str]:
+        drop = [f"DROP TABLE {self.qualified(target)}"] if has_table else []
+        return [*drop, *self.move(copy, target)]
+
     def create_staging(self, table: str, columns: Sequence[StagedColumn], *, is_private: bool = False) -> str:
         lines = ", ".join(f"c{place} {postgres_types.sent(column.type)}" for place, column in enumerate(columns))
         return f"CREATE UNLOGGED TABLE {table} ({lines}) WITH (autovacuum_enabled = off)"
@@ -215,6 +242,20 @@ class PostgresDialect(Dialect):
     def insert(self, table: str, columns: str, query: str, key: Sequence[str], others: Mapping[str, str]) -> str:
         statement = f"INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE {query}"
         return f"{statement} {on_conflict(key, others)}" if key else statement
+
+    def exchange(self, table: str, copy: str, names: Sequence[str], key: Sequence[str]) -> list[str]:
+        """Rows are compared by their bytes: equal numbers may have another scale, and some types know no equality."""
+        match = matching({name: f"s.{name}" for name in key})
+        columns = ", ".join(names)
+        mine, theirs = (f"ROW({', '.join(f'{one}.{name}' for name in names)})::record" for one in "ts")
+        changes = {name: f"s.{name}" for name in names if name not in key}
+        differs = f"{match} AND {mine} OPERATOR(pg_catalog.*<>) {theirs}"
+        new = f"SELECT {columns} FROM {copy} s WHERE NOT EXISTS (SELECT FROM {table} t WHERE {match})"
+        return [
+            f"DELETE FROM {table} t WHERE NOT EXISTS (SELECT FROM {copy} s WHERE {match})",
+            *([self.update(table, f"{copy} s", differs, changes)] if changes else []),
+            self.insert(table, columns, new, [], {}),
+        ]
 
     def delete(self, table: str, relation: str, key: Mapping[str, str], where: str = "") -> str:
         return f"DELETE FROM {table} t USING {relation} WHERE {matching(key, where)}"

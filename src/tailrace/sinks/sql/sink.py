@@ -8,9 +8,7 @@ create or drop.
 from __future__ import annotations
 
 import functools
-import hashlib
-import uuid
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
@@ -20,24 +18,25 @@ import pyarrow as pa
 from tailrace import config, failpoints
 from tailrace.config import Misfits, OnError
 from tailrace.errors import SinkRejected, SinkUnavailable
-from tailrace.model.lifecycle import TableState, TableStatus
+from tailrace.model.lifecycle import CATCHING_UP, COPYING, TableState, TableStatus
 from tailrace.model.net import NetChanges, drained
 from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType
 from tailrace.model.watermark import Watermark
-from tailrace.sinks.base import Batch, ChunkMark, FetchRows, Quarantined, Rejected, SinkState
+from tailrace.sinks.base import Batch, ChunkMark, Evolved, FetchRows, Quarantined, Rejected, SinkState
 from tailrace.sinks.mapping import SchemaMapping
 from tailrace.sinks.sql.applying import TableMerge
 from tailrace.sinks.sql.bookkeeping import Bookkeeping
 from tailrace.sinks.sql.chunks import ChunkLoader
 from tailrace.sinks.sql.composing import composed, few_of
-from tailrace.sinks.sql.dialect import Dialect, Session, Target
+from tailrace.sinks.sql.dialect import Dialect, Field, Session, Target
 from tailrace.sinks.sql.isolation import Refused, delete_again, replayable
 from tailrace.sinks.sql.naming import check_collisions
+from tailrace.sinks.sql.places import COPIES, Places
 from tailrace.sinks.sql.sessions import Sessions, transaction
 from tailrace.sinks.sql.sifting import Sieve
-from tailrace.sinks.sql.staged import StagedChanges, StagedPart
+from tailrace.sinks.sql.staged import StagedChanges, StagedPart, adapted
 from tailrace.sinks.sql.staging import (
     Inline,
     Staging,
@@ -72,6 +71,7 @@ class SqlSink:
         self.url = self.settings.url
         self.owner = f"{pipeline.name}/{name}"
         self.run = ""  # the run that claimed the sink with this object
+        self._places = Places(dialect, self.settings, self.owner)
         self._notes = Bookkeeping(dialect, self.url, self.owner)
         self._tables = SinkTables(dialect, self.owner, self._notes.is_active)
         self._sessions = Sessions(dialect, self.url, name)
@@ -79,6 +79,7 @@ class SqlSink:
         self._versions: dict[Target, Ready] = {}
         self._has_notes = False
         self._litter: list[str] = []  # staging tables that could not be dropped when it was time
+        self._is_settled = dialect.ddl_is_transactional  # no live table waits to be put in its place
 
     # --- what it remembers
 
@@ -115,11 +116,13 @@ class SqlSink:
 
     def count_rows(self, schema: TableSchema, seconds: float) -> int | None:
         with self._sessions.look(f"counting {schema.table}") as session:
-            return self.dialect.count(session, self.dialect.qualified(self._target(schema)), seconds)
+            return self.dialect.count(session, self.dialect.qualified(self._places.table(schema)), seconds)
 
     def forget(self) -> None:
         with self._sessions.use("forgetting the pipeline") as session:
             if self.dialect.is_there(self.url) and self._notes.exists(session):
+                known = [status.table for status in self._notes.statuses(session) if status.is_beside]
+                self._drop_copies(session, [self.dialect.qualified(self._places.copy_of(table)) for table in known])
                 with transaction(session):
                     session.lock(self.owner)
                     self._notes.forget(session)
@@ -132,7 +135,23 @@ class SqlSink:
             if self.dialect.is_there(self.url):
                 with transaction(session):
                     session.lock(self.owner)
-            self._drop(session, self.dialect.staging_tables(session, self.url, self._prefix))
+                self._drop_copies(session, self._left_copies(session))
+            self._drop(session, self.dialect.staging_tables(session, self.url, self._places.staging_prefix))
+
+    def _left_copies(self, session: Session) -> set[str]:
+        """Copies that were given up, or that have taken their place."""
+        known = self._notes.statuses(session) if self._notes.exists(session) else []
+        copies = {self.dialect.qualified(self._places.copy_of(status.table)): status for status in known}
+        there = {
+            *self.dialect.staging_tables(session, self.url, COPIES),
+            *(n for n, s in copies.items() if s.is_beside),
+        }
+        wanted = COPYING | CATCHING_UP | {TableState.LIVE}
+        return {n for n, s in copies.items() if n in there and not (s.is_beside and s.state in wanted)}
+
+    def _drop_copies(self, session: Session, names: Iterable[str]) -> None:
+        for name in names:
+            session.execute(f"DROP TABLE IF EXISTS {name}")
 
     def close(self) -> None:
         self._sessions.close()
@@ -166,42 +185,89 @@ class SqlSink:
         staged = [table for part in batch.parts for table in part.tables]
         with self._sessions.use("committing a batch") as session, self._leaving(session, staged):
             self._create_notes(session)
+            self._settle(session)
             if not self.dialect.ddl_is_transactional and not self._notes.is_committed(session, batch):
-                self._evolve_all(session, batch)
+                self._notes.check_claim(session, self.run)
+                self._change_tables(session, batch)
             with transaction(session):
                 session.lock(self.owner)
                 self._check_claim(session)
                 if self._notes.is_committed(session, batch):
                     return 0
                 self._require(session, staged)
-                refused = Refused(self.dialect, session, self._map, is_fatal=self.settings.on_error is OnError.STOP)
-                ahead = {status.table for status in batch.tables if status.state is TableState.AHEAD}
-                items = [item for part in batch.parts for item in part.changes]
-                touched = sum(self._apply(session, item, fetch, refused, ahead) for item in items)
+                if self.dialect.ddl_is_transactional:
+                    self._change_tables(session, batch)
+                touched, refused = self._apply_all(session, batch, fetch)
                 self._set_aside(session, batch, refused)
-                for status in batch.tables:
-                    self._notes.write_status(session, status)
+                self._notes.rename(session, {e.before.table: e.schema.table for e in batch.evolved})
+                taken = self._write_statuses(session, batch.tables)
                 if batch.watermark is not None:
                     self._notes.write_watermark(session, batch.watermark)
                 failpoints.reached("sink-before-commit")
             failpoints.reached("sink-committed")
+            self._settle(session)
+            self._drop_copies(session, taken)
             return touched
+
+    def _change_tables(self, session: Session, batch: Batch) -> None:
+        """All DDL of a batch. Without transactional DDL it is done before the transaction, and may be repeated."""
+        for evolved in batch.evolved:
+            with (
+                _trouble_of(evolved.before.table),
+                self._sessions.errors(f"changing the table of {evolved.schema.table}"),
+            ):
+                self._take_in(session, evolved)
+        newest = {evolved.schema.table: evolved.schema for evolved in batch.evolved}
+        beside = self._beside(session, batch)
+        for schema in (changes.schema for part in batch.parts for changes in part.changes):
+            with _trouble_of(schema.table), self._sessions.errors(f"changing the table of {schema.table}"):
+                target = self._places.table(schema, is_beside=schema.table in beside)
+                self._evolve(session, newest.get(schema.table, schema), target)
+        for status in batch.tables:
+            if status.state is TableState.LIVE and status.table in beside:
+                with _trouble_of(status.table), self._sessions.errors(f"changing the table of {status.table}"):
+                    self._tables.make_room(session, self._map.schema(status.schema), self._places.table(status.schema))
+
+    def _beside(self, session: Session, batch: Batch) -> set[str]:
+        """The tables of a batch of which a copy grows beside the table that readers see."""
+        stored = (self._notes.status(session, status.table) for status in batch.tables)
+        return {status.table for status in stored if status is not None and status.is_beside}
+
+    def _apply_all(self, session: Session, batch: Batch, fetch: FetchRows) -> tuple[int, Refused]:
+        refused = Refused(self.dialect, session, self._map, is_fatal=self.settings.on_error is OnError.STOP)
+        ahead = {status.table for status in batch.tables if status.state is TableState.AHEAD}
+        newest = {evolved.schema.table: evolved.schema for evolved in batch.evolved}
+        beside = self._beside(session, batch)
+        touched = 0
+        for changes in (changes for part in batch.parts for changes in part.changes):
+            table = changes.schema.table
+            if table in newest:
+                changes = adapted(changes, newest[table], self._map)
+            target = self._places.table(changes.schema, is_beside=table in beside)
+            with _trouble_of(table), self._sessions.errors(f"merging {table}"):
+                is_single_key = self._evolve(session, newest.get(table, changes.schema), target)
+                self._apply(
+                    session, changes, target, fetch, refused, is_single_key=is_single_key, is_ahead=table in ahead
+                )
+            touched += changes.count
+        return touched, refused
 
     def _apply(
         self,
         session: Session,
         changes: StagedChanges,
+        target: Target,
         fetch: FetchRows,
         refused: Refused,
-        ahead: Container[str] = (),
-    ) -> int:
-        source, target = changes.schema, self._target(changes.schema)
-        with _trouble_of(source.table), self._sessions.errors(f"merging {source.table}"):
-            is_single_key = self._evolve(session, source, target)
-            table = self.dialect.qualified(target)
-            merge = TableMerge(self.dialect, session, self._map, refused, source, table, is_single_key=is_single_key)
-            merge.apply(changes, fetch, is_ahead=source.table in ahead)
-        return changes.count
+        *,
+        is_single_key: bool,
+        is_ahead: bool = False,
+    ) -> None:
+        table = self.dialect.qualified(target)
+        merge = TableMerge(
+            self.dialect, session, self._map, refused, changes.schema, table, is_single_key=is_single_key
+        )
+        merge.apply(changes, fetch, is_ahead=is_ahead)
 
     def _set_aside(self, session: Session, batch: Batch, refused: Refused) -> None:
         """Not the rows of a table that is to be copied again, of which nothing in this batch is applied."""
@@ -219,39 +285,55 @@ class SqlSink:
     # --- snapshots
 
     def begin_snapshot(self, status: TableStatus, chunks: list[ChunkMark], *, clear: bool) -> TableStatus:
-        target = self._target(status.schema)
         with (
             _trouble_of(status.table),
             self._sessions.use(f"preparing the table {status.table}") as session,
             self._leaving(session, []),
         ):
             self._create_notes(session)
+            is_beside = clear and self._is_known_to_readers(session, status)
+            status = msgspec.structs.replace(status, is_beside=is_beside)
             if not self.dialect.ddl_is_transactional:
-                self._prepare_first(session, status, target, clear=clear)
+                self._prepare_first(session, status, clear=clear)
             with transaction(session):
                 session.lock(self.owner)
                 self._check_claim(session)
                 if self.dialect.ddl_is_transactional:
-                    self._prepare(session, status, target, clear=clear)
+                    self._prepare(session, status, clear=clear)
                 if clear:
                     self._notes.drop_quarantined(session, source_table=status.table)
                 self._notes.replace_marks(session, status.table, chunks)
                 self._notes.write_status(session, status)
-            self._versions.pop(target, None)
+            self._versions.clear()
         return status
 
-    def _prepare(self, session: Session, status: TableStatus, target: Target, *, clear: bool) -> None:
+    def _is_known_to_readers(self, session: Session, status: TableStatus) -> bool:
+        """Whether the table has rows already, other than those of a first copy that has not come to its end."""
+        stored = self._notes.status(session, status.table)
+        if stored is not None and stored.state in COPYING and stored.visibility and not stored.is_beside:
+            return False
+        target = self._places.table(status.schema)
+        if self.dialect.existing(session, target) is None:
+            return False
+        return bool(session.execute(f"SELECT 1 FROM {self.dialect.qualified(target)} LIMIT 1"))
+
+    def _prepare(self, session: Session, status: TableStatus, *, clear: bool) -> None:
         others = [s.schema for s in self._notes.statuses(session) if s.table != status.table]
         folds = self.dialect.folds_names
-        check_collisions(((s.table, str(self._target(s))) for s in [*others, status.schema]), folds=folds)
+        check_collisions(((s.table, str(self._places.table(s))) for s in [*others, status.schema]), folds=folds)
         is_known = self._notes.status(session, status.table) is not None
         if clear and (unknown := self._map.unknown(status.schema)):
             raise SinkRejected(
                 f"sinks.{self.name}.columns renames {', '.join(unknown)}, which {status.table} does not have"
             )
-        self._tables.prepare(session, self._map.schema(status.schema), target, clear=clear, is_known=is_known)
+        schema, target = self._map.schema(status.schema), self._places.table(status.schema)
+        if status.is_beside:
+            copy = self._places.copy_of(status.table)
+            self._tables.prepare_beside(session, schema, target, copy, is_known=is_known)
+        else:
+            self._tables.prepare(session, schema, target, clear=clear, is_known=is_known)
 
-    def _prepare_first(self, session: Session, status: TableStatus, target: Target, *, clear: bool) -> None:
+    def _prepare_first(self, session: Session, status: TableStatus, *, clear: bool) -> None:
         """Without transactional DDL: a table that is being cleared must not pass for a copied one after a crash.
 
         First the status without any chunk, which means that the snapshot begins anew; then the table.
@@ -262,7 +344,55 @@ class SqlSink:
                 self._check_claim(session)
                 self._notes.replace_marks(session, status.table, [])
                 self._notes.write_status(session, msgspec.structs.replace(status, state=TableState.SNAPSHOT))
-        self._prepare(session, status, target, clear=clear)
+        self._prepare(session, status, clear=clear)
+
+    def _write_statuses(self, session: Session, statuses: Iterable[TableStatus]) -> list[str]:
+        """Write them, and put copies in their place; returns the copies that are of no use any more."""
+        taken = []
+        for status in statuses:
+            placed = self._placed(session, status)
+            self._notes.write_status(session, placed)
+            if placed is not status and not placed.is_beside:
+                taken.append(self.dialect.qualified(self._places.copy_of(status.table)))
+        return taken
+
+    def _placed(self, session: Session, status: TableStatus) -> TableStatus:
+        """A table that becomes live takes the place of what readers saw of it until now, if its copy is beside that."""
+        stored = self._notes.status(session, status.table)
+        if status.state is not TableState.LIVE or stored is None or not stored.is_beside:
+            return status
+        copy, target = self._places.copy_of(status.table), self._places.table(status.schema)
+        with _trouble_of(status.table), self._sessions.errors(f"putting the copy of {status.table} in its place"):
+            if self._tables.take_rows(session, self._map.schema(status.schema), target, copy):
+                return msgspec.structs.replace(status, is_beside=False)
+            if self.dialect.ddl_is_transactional:
+                self._replace(session, target, copy)
+                return msgspec.structs.replace(status, is_beside=False)
+        self._is_settled = False
+        return msgspec.structs.replace(status, is_beside=True)
+
+    def _settle(self, session: Session) -> None:
+        """Put copies in their place that are live and could not be put there by their commit; also after a crash."""
+        if self._is_settled:
+            return
+        for status in self._notes.statuses(session):
+            if status.state is TableState.LIVE and status.is_beside:
+                copy, target = self._places.copy_of(status.table), self._places.table(status.schema)
+                with self._sessions.errors(f"putting the copy of {status.table} in its place"):
+                    self._replace(session, target, copy)
+                with transaction(session):
+                    session.lock(self.owner)
+                    self._check_claim(session)
+                    self._notes.write_status(session, msgspec.structs.replace(status, is_beside=False))
+        self._is_settled = True
+
+    def _replace(self, session: Session, target: Target, copy: Target) -> None:
+        if self.dialect.existing(session, copy) is not None:  # or else it was done already
+            for statement in self.dialect.replace(
+                target, copy, has_table=self.dialect.existing(session, target) is not None
+            ):
+                session.execute(statement)
+        self._versions.clear()
 
     def chunk_form(self, schema: TableSchema) -> str:
         types = [column.type for column in schema.columns]
@@ -271,7 +401,7 @@ class SqlSink:
         return "" if is_sifted or is_mapped else self.dialect.row_form(types)
 
     def load_chunk(self, schema: TableSchema, mark: ChunkMark, batches: Iterator[Rows]) -> int:
-        source, target = schema, self._target(schema)
+        source, target = schema, self._places.table(schema, is_beside=mark.is_beside)
         schema = self._map.schema(source)
         sieve = Sieve(self.dialect)
         if self.settings.misfits is Misfits.QUARANTINE:
@@ -283,7 +413,7 @@ class SqlSink:
             isolates = self.settings.on_error is OnError.QUARANTINE
             refused = Refused(self.dialect, session, self._map, is_fatal=not isolates)
             merge = functools.partial(refused.merge, source, "read")
-            loader = ChunkLoader(self.dialect, session, self._new_table, merge)
+            loader = ChunkLoader(self.dialect, session, self._places.new_staging, merge)
             mapped = map(functools.partial(self._map.arriving, source), batches)
             with loader.gathered(schema, mapped) as rows:
                 failpoints.reached("chunk-before-load")
@@ -299,7 +429,7 @@ class SqlSink:
 
     def finish_snapshot(self, status: TableStatus) -> None:
         schema = status.schema
-        target = self._target(schema)
+        target = self._places.table(schema, is_beside=status.is_beside)
         with (
             _trouble_of(schema.table),
             self._sessions.use(f"building the key of {schema.table}") as session,
@@ -334,28 +464,30 @@ class SqlSink:
 
     def _write_again(self, session: Session, rejected: Rejected, fetch: FetchRows) -> bool:
         """False if the row is still refused. One that is gone from the source goes from the sink."""
-        source = replayable(rejected, self._notes.status(session, rejected.table))
+        status = self._notes.status(session, rejected.table)
+        source = replayable(rejected, status)
+        target = self._places.table(source, is_beside=status is not None and status.is_beside)
         key = pa.RecordBatch.from_pydict({name: [str(value)] for name, value in rejected.key.items()})
         sieve = Sieve(self.dialect)
         rows = fetch(source, key)
         if not rows.num_rows:
             texts = [str(rejected.key[name]) for name in source.key]
-            return delete_again(
-                session, self.dialect, self.dialect.qualified(self._target(source)), self._map.schema(source), texts
-            )
+            return delete_again(session, self.dialect, self.dialect.qualified(target), self._map.schema(source), texts)
         if self.settings.misfits is not Misfits.TEXT:
             rows = sieve.rows(source, rows, "upsert")
         refused = Refused(self.dialect, session, self._map, is_fatal=False)
         if rows.num_rows:
             upserts = Inline(self.dialect).write(columns_of(self._map.schema(source), self._map.rows(source, rows)))
             changes = StagedChanges(source, truncate=False, deletes=None, upserts=upserts, partials=(), count=1)
-            self._apply(session, changes, fetch, refused)
+            with _trouble_of(source.table), self._sessions.errors(f"merging {source.table}"):
+                is_single_key = self._evolve(session, source, target)
+                self._apply(session, changes, target, fetch, refused, is_single_key=is_single_key)
         return not sieve.rejected and not refused.rows
 
     # --- reading back
 
     def read_table(self, schema: TableSchema) -> Iterator[list[tuple[Any, ...]]]:
-        table = self.dialect.qualified(self._target(schema))
+        table = self.dialect.qualified(self._places.table(schema))
         schema = self._map.schema(schema)
         columns = ", ".join(self.dialect.selected(self.dialect.quote(c.name), c.type) for c in schema.columns)
         query = f"SELECT {columns} FROM {table}"
@@ -375,24 +507,27 @@ class SqlSink:
 
     # --- tables
 
-    def _target(self, schema: TableSchema) -> Target:
-        target = self.dialect.target(schema, self.settings.schemas, self.url)
-        if schema.table in self.settings.tables:
-            target = Target(target.schema, self.settings.tables[schema.table])
-        if self.dialect.is_own(target, self.url):
-            raise SinkRejected(
-                f"{schema.table} would be {target} in the sink, where tailrace keeps its own tables",
-                hint="exclude the table, or give its schema another name under sinks.<name>.schemas",
-                table=schema.table,
-            )
-        return target
+    def takes_in_place(self, evolved: Evolved) -> bool:
+        with self._sessions.look(f"looking at the table of {evolved.schema.table}") as session:
+            before, after = self._map.schema(evolved.before), self._map.schema(evolved.schema)
+            targets = self._places.table(evolved.before), self._places.table(evolved.schema)
+            return self._tables.can_take_in(session, before, after, *targets, self._fills(evolved))
 
-    def _evolve_all(self, session: Session, batch: Batch) -> None:
-        for part in batch.parts:
-            for changes in part.changes:
-                table = changes.schema.table
-                with _trouble_of(table), self._sessions.errors(f"changing the table of {table}"):
-                    self._evolve(session, changes.schema, self._target(changes.schema))
+    def _take_in(self, session: Session, evolved: Evolved) -> None:
+        before, after = self._map.schema(evolved.before), self._map.schema(evolved.schema)
+        targets = self._places.table(evolved.before), self._places.table(evolved.schema)
+        self._tables.take_in(session, before, after, *targets, self._fills(evolved))
+        self._versions.clear()
+
+    def _fills(self, evolved: Evolved) -> dict[str, str | None]:
+        """By column of the sink: the value of old rows as SQL, None where there is no SQL of it."""
+        fills = self._map.rows(evolved.schema, evolved.fills)
+        types = {column.name: column.type for column in self._map.schema(evolved.schema).columns}
+        return {
+            name: self.dialect.literal(Field(f"{evolved.schema.table}.{name}", types[name], array))
+            for name, array in zip(fills.schema.names, fills.columns, strict=True)
+            if not array.null_count
+        }
 
     def _evolve(self, session: Session, schema: TableSchema, target: Target) -> bool:
         """Make the table ready for this version; whether its key is all that can be there already."""
@@ -422,7 +557,7 @@ class SqlSink:
     @contextmanager
     def _staging(self) -> Iterator[Staging]:
         """Where a task writes what is too much for its receipt."""
-        name = self._new_table()
+        name = self._places.new_staging()
         if (file := self.dialect.staging_file(name)) is not None:
             with self._sessions.errors("staging a batch"), closing(file):
                 yield StagingInFile(self.dialect, file, name)
@@ -430,15 +565,7 @@ class SqlSink:
         with self._sessions.open("staging a batch") as session:
             self._create_notes(session)
             with transaction(session):
-                yield StagingTables(self.dialect, session, self._new_table)
-
-    @property
-    def _prefix(self) -> str:
-        return f"staged_{hashlib.sha256(self.owner.encode()).hexdigest()[:12]}_"
-
-    def _new_table(self) -> str:
-        """Never used before, so that a task which is tried again does not meet its first try."""
-        return self.dialect.qualified(self.dialect.own(f"{self._prefix}{uuid.uuid4().hex[:16]}", self.url))
+                yield StagingTables(self.dialect, session, self._places.new_staging)
 
     @contextmanager
     def _leaving(self, session: Session, staged: list[str]) -> Iterator[None]:

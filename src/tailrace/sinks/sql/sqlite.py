@@ -191,7 +191,7 @@ class SqliteDialect(Dialect):
         body = ", ".join([*lines, f"PRIMARY KEY ({key})"] if key else lines)
         is_row_id = f"{key} INTEGER" in lines
         options = " WITHOUT ROWID" if key and not is_row_id else ""
-        if table.startswith(f'"{OURS}'):
+        if table.startswith(f'"{OURS}') and not table.startswith(f'"{OURS}copy_'):
             return [f"CREATE TABLE {table} ({body}){options}"]
         return [f"CREATE TABLE {table} ({MARK} {body}){options}", *self.annotate(table, note)]
 
@@ -200,6 +200,20 @@ class SqliteDialect(Dialect):
             f"CREATE TABLE IF NOT EXISTS {MADE} (name TEXT COLLATE NOCASE PRIMARY KEY, note TEXT) WITHOUT ROWID",
             f"INSERT OR REPLACE INTO {MADE} VALUES ({_literal(_unquoted(table))}, {_literal(note)})",
         ]
+
+    def literal(self, field: Field) -> str | None:
+        return sqlite_values.literal(field.array, field.type)
+
+    def move(self, target: Target, new_target: Target) -> list[str]:
+        old, new = _literal(target.name), _literal(new_target.name)
+        return [
+            f"ALTER TABLE {self.qualified(target)} RENAME TO {self.qualified(new_target)}",
+            f"UPDATE OR REPLACE {MADE} SET name = {new} WHERE name = {old}",
+        ]
+
+    def replace(self, target: Target, copy: Target, *, has_table: bool) -> list[str]:
+        drop = [f"DROP TABLE {self.qualified(target)}"] if has_table else []
+        return [*drop, *self.move(copy, target)]
 
     def create_staging(self, table: str, columns: Sequence[StagedColumn], *, is_private: bool = False) -> str:
         raise NotImplementedError("SQLite stages in files")

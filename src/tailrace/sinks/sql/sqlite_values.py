@@ -7,6 +7,7 @@ type: one declared REAL would lose the sign of -0.0. Nothing is rounded.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -67,6 +68,18 @@ def expected(array: pa.Array, type_: ColumnType) -> Sequence[Any]:
     """The values as they are read back."""
     values: list[Any] = stored(array, type_).to_pylist()
     return ["NaN" if value != value else value for value in values] if type_.kind in _FLOATS else values
+
+
+def literal(array: pa.Array, type_: ColumnType) -> str | None:
+    """SQL of the one value of an array. As a default, 1.0 would be the integer 1."""
+    [value] = expected(array, type_)
+    if isinstance(value, bytes):
+        return f"X'{value.hex()}'"
+    if isinstance(value, float):
+        if value.is_integer():
+            return None
+        return {math.inf: "9e999", -math.inf: "-9e999"}.get(value, repr(value))
+    return str(value) if isinstance(value, int) else "'" + value.replace("'", "''") + "'"
 
 
 def key_is(name: str, type_: ColumnType) -> str:

@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
-from tailrace.model.schema import TableSchema
+from tailrace.model.schema import TableSchema, counterpart
 from tailrace.model.types import ColumnType
 from tailrace.sinks.base import Rejected
+from tailrace.sinks.mapping import SchemaMapping
 
 
 class StagedColumn(msgspec.Struct, frozen=True):
@@ -82,3 +83,47 @@ def old(name: str) -> str:
 
 COPIES = "\0copies"
 """The label of how many equal rows a row of a table without a key stands for."""
+
+
+def adapted(changes: StagedChanges, newest: TableSchema, mapping: SchemaMapping) -> StagedChanges:
+    """Changes of an older version as those of the newest one, without the columns that came since.
+
+    Values of columns that have gone since are left out: nobody will ask for them.
+    """
+    if changes.schema == newest:
+        return changes
+    names = _present_names(changes.schema, newest)
+    columns = {column.name: column for column in newest.columns}
+    key = tuple(names[name] for name in changes.schema.key)
+    schema = msgspec.structs.replace(newest, columns=tuple(columns[name] for name in names.values()), key=key)
+    mapped = zip(mapping.schema(changes.schema).columns, changes.schema.columns, strict=True)
+    ours = mapping.sink_names(newest)
+    labels = {sink.name: ours[names[source.name]] for sink, source in mapped if source.name in names}
+    labels |= {old(label): old(name) for label, name in labels.items()}
+    return msgspec.structs.replace(
+        changes,
+        schema=schema,
+        deletes=_relabelled(changes.deletes, labels),
+        upserts=_relabelled(changes.upserts, labels),
+        partials=tuple(_relabelled_partial(partial, labels) for partial in changes.partials),
+    )
+
+
+def _present_names(schema: TableSchema, newest: TableSchema) -> dict[str, str]:
+    """What the columns of a version are called in the newest one, those that are still there."""
+    pairs = ((column, counterpart(newest, column)) for column in schema.columns)
+    return {column.name: present.name for column, present in pairs if present is not None}
+
+
+def _relabelled(rows: StagedRows | None, labels: Mapping[str, str]) -> StagedRows | None:
+    if rows is None:
+        return None
+    columns = tuple(StagedColumn(labels.get(column.label, column.label), column.type) for column in rows.columns)
+    return msgspec.structs.replace(rows, columns=columns)
+
+
+def _relabelled_partial(partial: StagedPartial, labels: Mapping[str, str]) -> StagedPartial:
+    rows = _relabelled(partial.rows, labels)
+    assert rows is not None
+    unchanged = tuple(labels[name] for name in partial.unchanged if name in labels)
+    return StagedPartial(unchanged, rows, partial.moves)

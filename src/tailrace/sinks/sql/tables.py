@@ -6,14 +6,15 @@ ever cleared away.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
 from tailrace.errors import SinkRejected
 from tailrace.model.lifecycle import TableState, TableStatus
-from tailrace.model.schema import TableSchema
+from tailrace.model.schema import TableSchema, counterpart, renamed_columns
 from tailrace.sinks.sql.dialect import Dialect, ExistingTable, Session, Target
+from tailrace.sinks.sql.merging import exchange
 
 NOTE = "made by tailrace for "
 
@@ -35,8 +36,8 @@ class SinkTables:
         is_ours = self._is_ours(session, existing, target)
         if clear and not is_ours and not is_known:
             self._refuse_rows_of_others(session, schema, target)
-        problem = misfit(self._dialect, schema, target, existing)
-        if (problem is not None or _has_other_key(schema, existing)) and clear and is_ours:
+        problem = self._misfit(schema, target, existing)
+        if problem is not None and clear and is_ours:
             session.execute(f"DROP TABLE {table}")
             self.create(session, schema, target, has_key=not self._dialect.builds_keys_late)
             return
@@ -49,6 +50,145 @@ class SinkTables:
             for statement in self._dialect.annotate(table, NOTE + self._owner):
                 session.execute(statement)
 
+    def _misfit(self, schema: TableSchema, target: Target, existing: ExistingTable) -> SinkRejected | None:
+        """Why the table can not take the rows of a new copy, if it can not."""
+        if _has_other_key(schema, existing):
+            return SinkRejected(f"table {target} in the sink keeps rows apart that may repeat in {schema.table}")
+        return misfit(self._dialect, schema, target, existing)
+
+    # --- a copy beside the table that readers see
+
+    def prepare_beside(
+        self, session: Session, schema: TableSchema, target: Target, copy: Target, *, is_known: bool
+    ) -> None:
+        """Before a snapshot of a table that has rows: an empty one beside it, which will take its place."""
+        check_names(self._dialect, schema, target)
+        existing = self._dialect.existing(session, target)
+        types = {}
+        if existing is not None:
+            is_ours = self._is_ours(session, existing, target)
+            if not is_ours and not is_known:
+                self._refuse_rows_of_others(session, schema, target)
+            problem = self._misfit(schema, target, existing)
+            if problem is not None and not is_ours:
+                raise problem
+            if problem is None:
+                types = {_folded(self._dialect, column.name): column.type for column in existing.columns}
+        session.execute(f"DROP TABLE IF EXISTS {self._dialect.qualified(copy)}")
+        self.create(session, schema, copy, has_key=not self._dialect.builds_keys_late, types=types)
+
+    def make_room(self, session: Session, schema: TableSchema, target: Target) -> bool:
+        """Whether the table can take all rows of a copy, instead of being replaced; columns that it lacks are added."""
+        existing = self._dialect.existing(session, target)
+        if existing is None or self._misfit(schema, target, existing) is not None:
+            return False
+        self._add_columns(session, schema, target, existing)
+        return True
+
+    def take_rows(self, session: Session, schema: TableSchema, target: Target, copy: Target) -> bool:
+        """Bring the rows of a copy into the table, in the place of those that are there; False if it can not be.
+
+        Whatever others have made of the table (indexes, views, privileges) stays, and readers see all or nothing.
+        """
+        if not self.make_room(session, schema, target):
+            return False
+        existing = self._dialect.existing(session, target)
+        assert existing is not None
+        key = _folded_set(self._dialect, schema.key)
+        is_plain = all(_folded_set(self._dialect, names) == key for names in existing.unique)
+        table, source = self._dialect.qualified(target), self._dialect.qualified(copy)
+        for statement in exchange(self._dialect, table, source, schema, is_plain=is_plain):
+            session.execute(statement)
+        return True
+
+    # --- changes in place
+
+    def can_take_in(
+        self,
+        session: Session,
+        before: TableSchema,
+        after: TableSchema,
+        target: Target,
+        new_target: Target,
+        fills: Mapping[str, str | None],
+    ) -> bool:
+        """Whether `take_in` would leave the rows as they should be."""
+        existing = self._dialect.existing(session, target)
+        if existing is None or not existing.note.startswith(NOTE) or None in fills.values():
+            return False
+        if new_target != target and not self._can_move(session, target, new_target):
+            return False
+        there, renamed = _folded_names(self._dialect, existing), renamed_columns(before, after)
+        if any(_folded(self._dialect, name) in there for name in (*renamed.values(), *fills)):
+            return False
+        types = {_folded(self._dialect, column.name): column.type for column in existing.columns}
+        old_names = {new: old for old, new in renamed.items()}
+        return all(
+            self._dialect.fits(wanted, found) or self._dialect.can_widen(wanted, found)
+            for name, wanted in self._dialect.declared(after).items()
+            if (found := types.get(_folded(self._dialect, old_names.get(name, name)))) is not None
+        )
+
+    def _can_move(self, session: Session, target: Target, new_target: Target) -> bool:
+        has_room = self._dialect.existing(session, new_target) is None
+        return has_room and (target.schema == new_target.schema or self._dialect.has_schema(session, new_target.schema))
+
+    def take_in(
+        self,
+        session: Session,
+        before: TableSchema,
+        after: TableSchema,
+        target: Target,
+        new_target: Target,
+        fills: Mapping[str, str | None],
+    ) -> None:
+        """Change the table from one version to another, its rows in place. May be repeated.
+
+        A column that the source dropped is kept; if it comes back, its old values are gone, as they are in the source.
+        """
+        check_names(self._dialect, after, new_target)
+        if target != new_target and self._dialect.existing(session, target) is not None:
+            for statement in self._dialect.move(target, new_target):
+                session.execute(statement)
+        table = self._dialect.qualified(new_target)
+        for old, new in self._renames(session, before, after, new_target):
+            names = self._dialect.quote(old), self._dialect.quote(new)
+            session.execute(f"ALTER TABLE {table} RENAME COLUMN {names[0]} TO {names[1]}")
+        existing = self._dialect.existing(session, new_target)
+        if existing is None:
+            raise gone(after, new_target)
+        self._widen(session, after, table, existing)
+        self._add_columns(session, after, new_target, existing, fills)
+        self._blank(session, before, after, table, existing)
+
+    def _renames(
+        self, session: Session, before: TableSchema, after: TableSchema, target: Target
+    ) -> list[tuple[str, str]]:
+        """The columns that are still to be renamed."""
+        existing = self._dialect.existing(session, target)
+        there = set() if existing is None else _folded_names(self._dialect, existing)
+        pairs = renamed_columns(before, after).items()
+        return [(old, new) for old, new in pairs if _folded(self._dialect, old) in there]
+
+    def _widen(self, session: Session, schema: TableSchema, table: str, existing: ExistingTable) -> None:
+        types = {_folded(self._dialect, column.name): column.type for column in existing.columns}
+        for name, wanted in self._dialect.declared(schema).items():
+            found = types.get(_folded(self._dialect, name))
+            if found is not None and not self._dialect.fits(wanted, found):
+                session.execute(self._dialect.widen(table, self._dialect.quote(name), wanted))
+
+    def _blank(
+        self, session: Session, before: TableSchema, after: TableSchema, table: str, existing: ExistingTable
+    ) -> None:
+        """A column that has come was in the sink already, with the values of one that had its name."""
+        there = _folded_names(self._dialect, existing)
+        for column in after.columns:
+            if counterpart(before, column) is None and _folded(self._dialect, column.name) in there:
+                name = self._dialect.quote(column.name)
+                session.execute(f"UPDATE {table} SET {name} = NULL WHERE {name} IS NOT NULL")
+
+    # --- changes as they come
+
     def evolve(
         self,
         session: Session,
@@ -60,7 +200,6 @@ class SinkTables:
         """Before changes are applied: the table takes rows of `schema`; until now it took those of `ready`.
 
         Returns whether the key is the only thing in the table that can be there already.
-        A column that the source dropped is kept; if it comes back, its old values are gone, as they are in the source.
         """
         check_names(self._dialect, schema, target)
         existing = self._dialect.existing(session, target)
@@ -75,8 +214,6 @@ class SinkTables:
             raise problem
         self._is_ours(session, existing, target)
         self._add_columns(session, schema, target, existing)
-        if status is not None and status.state is TableState.LIVE:
-            self._blank(session, schema, target, existing, ready or status.schema)
         return self._dialect.is_single_key(existing, schema)
 
     def build_key(self, session: Session, schema: TableSchema, target: Target) -> None:
@@ -95,13 +232,24 @@ class SinkTables:
         session.execute(self._dialect.add_key(self._dialect.qualified(target), self._dialect.names(schema.key)))
         return msgspec.structs.replace(existing, unique=existing.unique | {key})
 
-    def create(self, session: Session, schema: TableSchema, target: Target, *, has_key: bool = True) -> None:
-        """With `has_key` false it waits for `build_key`."""
+    def create(
+        self,
+        session: Session,
+        schema: TableSchema,
+        target: Target,
+        *,
+        has_key: bool = True,
+        types: Mapping[str, str] | None = None,
+    ) -> None:
+        """With `has_key` false it waits for `build_key`. `types` are those of columns that are not to be our choice."""
         dialect = self._dialect
         if not dialect.has_schema(session, target.schema):
             session.execute(dialect.create_schema(target.schema))
         columns = dialect.declared(schema) | dialect.hidden_columns(schema)
-        lines = [f"{dialect.quote(name)} {type_}" for name, type_ in columns.items()]
+        chosen = types or {}
+        lines = [
+            f"{dialect.quote(name)} {chosen.get(_folded(dialect, name), type_)}" for name, type_ in columns.items()
+        ]
         key = dialect.names(schema.key) if has_key else ""
         for statement in dialect.create_table(dialect.qualified(target), lines, key, NOTE + self._owner):
             session.execute(statement)
@@ -125,24 +273,23 @@ class SinkTables:
                 hint="empty the table, or give the schema another name under sinks.<name>.schemas",
             )
 
-    def _add_columns(self, session: Session, schema: TableSchema, target: Target, existing: ExistingTable) -> None:
+    def _add_columns(
+        self,
+        session: Session,
+        schema: TableSchema,
+        target: Target,
+        existing: ExistingTable,
+        fills: Mapping[str, str | None] | None = None,
+    ) -> None:
+        """Add what the table lacks. `fills` are what its rows have in a new column, as SQL; all others have NULL."""
         table = self._dialect.qualified(target)
         there = _folded_names(self._dialect, existing)
         columns = self._dialect.declared(schema) | self._dialect.hidden_columns(schema)
         for name, type_ in columns.items():
             if _folded(self._dialect, name) not in there:
-                session.execute(f"ALTER TABLE {table} ADD COLUMN {self._dialect.quote(name)} {type_}")
-
-    def _blank(
-        self, session: Session, schema: TableSchema, target: Target, existing: ExistingTable, before: TableSchema
-    ) -> None:
-        known = {column.name for column in before.columns}
-        there = _folded_names(self._dialect, existing)
-        for column in schema.columns:
-            if column.name not in known and _folded(self._dialect, column.name) in there:
-                name = self._dialect.quote(column.name)
-                table = self._dialect.qualified(target)
-                session.execute(f"UPDATE {table} SET {name} = NULL WHERE {name} IS NOT NULL")
+                value = (fills or {}).get(name)
+                default = "" if value is None else f" DEFAULT {value}"
+                session.execute(f"ALTER TABLE {table} ADD COLUMN {self._dialect.quote(name)} {type_}{default}")
 
 
 def check_names(dialect: Dialect, schema: TableSchema, target: Target) -> None:
@@ -213,6 +360,10 @@ def _has_other_key(schema: TableSchema, existing: ExistingTable) -> bool:
 
 def _folded(dialect: Dialect, name: str) -> str:
     return name.casefold() if dialect.folds_names else name
+
+
+def _folded_set(dialect: Dialect, names: Iterable[str]) -> set[str]:
+    return {_folded(dialect, name) for name in names}
 
 
 def _folded_names(dialect: Dialect, existing: ExistingTable) -> set[str]:

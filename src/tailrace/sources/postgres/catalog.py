@@ -188,19 +188,6 @@ def primary_keys(connection: psycopg.Connection[Any], oids: Sequence[int]) -> di
     return keys
 
 
-def adds_only_nulls(connection: psycopg.Connection[Any], table: TableSchema, added: Sequence[str]) -> bool:
-    """True when none of the columns `added` gave a value to rows that were there before it."""
-    row = connection.execute(
-        """SELECT count(*) = %(count)s
-            AND bool_and(NOT attnotnull AND NOT atthasmissing AND NOT atthasdef AND attidentity = '')
-        FROM pg_attribute WHERE attname = ANY (%(added)s) AND NOT attisdropped
-            AND attrelid = (SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-                WHERE n.nspname = %(schema)s AND c.relname = %(name)s)""",
-        {"count": len(added), "added": list(added), "schema": table.schema, "name": table.name},
-    ).fetchone()
-    return bool(row and row[0])
-
-
 def absence(connection: psycopg.Connection[Any], table: TableSchema) -> Absence:
     """Why a table is not published any more."""
     query = """SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace

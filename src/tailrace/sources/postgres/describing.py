@@ -27,7 +27,10 @@ from tailrace.sources.postgres.visibility import is_visible
 TypeNames = Mapping[int, tuple[str, str]]
 """Schema and name of the types that the stream has named. Of a domain they are those of its base."""
 
-_NUMBERS = "SELECT attname, attnum FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped"
+_NUMBERS = """
+SELECT attname, attnum, attisdropped, xmin::text::bigint FROM pg_attribute WHERE attrelid = %s AND attnum > 0
+"""
+_FIRST_XID = 3  # smaller ones are older than all
 
 _NAMED = """
 SELECT quote_ident(%(schema)s) || '.' || quote_ident(%(name)s),
@@ -60,14 +63,14 @@ class Descriptions:
         if self._connection is None or self._connection.closed:
             self._connection = connect(self._url)
         with source_errors(self._url, "reading the catalog"):
-            schema, is_whole = self._read(self._connection, relation)
+            schema, is_whole = self._read(self._connection, relation, xid)
             if is_whole:
                 return schema
             _require_visible(self._connection, xid, relation)
-            return self._read(self._connection, relation)[0]
+            return self._read(self._connection, relation, xid)[0]
 
-    def _read(self, connection: psycopg.Connection[Any], relation: Relation) -> tuple[TableSchema, bool]:
-        return described_schema(connection, relation, self._type_names, self._known.get(relation.id))
+    def _read(self, connection: psycopg.Connection[Any], relation: Relation, xid: int) -> tuple[TableSchema, bool]:
+        return described_schema(connection, relation, xid, self._type_names, self._known.get(relation.id))
 
     def define(self, schema: TableSchema, offset: int) -> Definition | None:
         """The new definition, or None when the server only repeats what we know."""
@@ -88,22 +91,43 @@ class Descriptions:
 
 
 def described_schema(
-    connection: psycopg.Connection[Any], relation: Relation, names: TypeNames, known: TableSchema | None
+    connection: psycopg.Connection[Any], relation: Relation, xid: int, names: TypeNames, known: TableSchema | None
 ) -> tuple[TableSchema, bool]:
     """The schema that a Relation message describes, and whether the catalog of now bears all of it out."""
     identity = IDENTITIES[relation.identity]
     types, has_types = _types(connection, {oid for _, _, oid, _ in relation.columns}, names)
-    present = dict(connection.execute(_NUMBERS, [relation.id]).fetchall())
-    before = {column.name: column.number for column in known.columns} if known else {}
+    present, numbers = _numbers(connection, relation, xid, known)
     keys = primary_keys(connection, [relation.id])
     present_key = keys.get(relation.id, ()) if present else None
     key, has_key = _described_key(relation, identity, present_key, known.key if known else None)
     columns = tuple(
-        Column(name, column_type(oid, modifier, types), name not in key, present.get(name, before.get(name, 0)))
+        Column(name, column_type(oid, modifier, types), name not in key, numbers.get(name, 0))
         for _, name, oid, modifier in relation.columns
     )
     is_whole = has_types and has_key and all(column.name in present for column in columns)
     return TableSchema(relation.schema, relation.name, columns, key, identity, relation.id), is_whole
+
+
+def _numbers(
+    connection: psycopg.Connection[Any], relation: Relation, xid: int, known: TableSchema | None
+) -> tuple[set[str], dict[str, int]]:
+    """The columns that the catalog of now has, and which number the columns of the message have.
+
+    A column that was altered after the transaction `xid` may have been another under its name when that wrote: then
+    nobody knows, and it has no number.
+    """
+    rows = connection.execute(_NUMBERS, [relation.id]).fetchall()
+    present = {name: number for name, number, is_dropped, _ in rows if not is_dropped}
+    before = {column.name: column.number for column in known.columns} if known else {}
+    if all(_is_older(altered, xid) for *_, altered in rows):
+        return set(present), before | present
+    same = {name: number for name, number in present.items() if before.get(name) == number}
+    return set(present), {name: number for name, number in before.items() if name not in present} | same
+
+
+def _is_older(altered: int, xid: int) -> bool:
+    """Whether one transaction is another one, or came before it: numbers are given out in a circle."""
+    return altered < _FIRST_XID or (xid - altered) % (1 << 32) < 1 << 31
 
 
 def _types(

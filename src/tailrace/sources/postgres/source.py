@@ -22,6 +22,7 @@ from tailrace.model.watermark import SourceIdentity
 from tailrace.sources.base import Absence, Chunk, ExportedSnapshot, Finding, StorageChange, TableFacts, Visibility
 from tailrace.sources.postgres import (
     catalog,
+    defaults,
     identity,
     pgoutput,
     positions,
@@ -190,15 +191,18 @@ class PostgresSource:
     def read_rows(self, table: TableSchema, keys: pa.RecordBatch) -> pa.RecordBatch:
         return snapshot.read_rows(self.url, table, keys)
 
-    def adds_only_nulls(self, table: TableSchema, added: list[str], stored: StoredAs | None) -> bool:
-        """True when rows that were there before the columns `added` came have NULL in them.
+    def captures(self, table: TableSchema) -> bool:
+        return self.patterns.matches(table.schema, table.name)
 
-        A default may have filled them and be gone again: then the table has other files than those it was `stored` in.
-        """
+    def old_values(self, table: TableSchema, added: list[str], stored: StoredAs | None) -> pa.RecordBatch | None:
+        if stored is None:
+            return None
         with source_errors(self.url, "reading the catalog"), connect(self.url) as connection:
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             now = storage.stored_as(connection, [table.relation])[table.relation]
-            is_rewritten = stored is not None and storage.change_of(table.relation, stored, now).is_rewritten
-            return not is_rewritten and catalog.adds_only_nulls(connection, table, added)
+            if storage.change_of(table.relation, stored, now).is_rewritten:
+                return None
+            return defaults.old_values(connection, table, added, stored)
 
     def absence(self, table: TableSchema) -> Absence:
         """Why a table that was captured is not among those to capture now."""
