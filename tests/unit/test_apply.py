@@ -132,6 +132,26 @@ def test_changes_that_a_snapshot_has_seen_are_left_out(feed):
     assert [row[0] for row in rows(result)] == [105, 110]
 
 
+def test_a_table_that_was_changed_under_another_name_is_named(feed):
+    """Unless a snapshot has seen those changes, or the table's own place is behind them."""
+    renamed = msgspec.structs.replace(ITEMS, name="renamed", relation=7)
+    away = Feed(feed.writer, {7: renamed, 2: ORDERS})
+    away.append(*transaction(insert(7, "1", "a"), insert(2, "1", "1"), xid=100))
+    reader = LogReader(feed.writer.storage)
+
+    def strayed(plan: TablePlan) -> frozenset[str]:
+        tables, relations = (
+            {"public.items": plan, "public.orders": TablePlan()},
+            {7: "public.items", 2: "public.orders"},
+        )
+        plan = ApplyPlan(DecodingSource(), ListingSink(), feed.writer.storage, "batch", tables, relations)
+        return stage_part(plan, 0, reader.slices(0, reader.end())).strayed
+
+    assert strayed(TablePlan()) == {"public.items"}
+    assert strayed(TablePlan(visibility="100:101:100")) == {"public.items"}
+    assert strayed(TablePlan(visibility="101:101:")) == strayed(TablePlan(after=4)) == frozenset()
+
+
 def test_a_key_change_and_a_delete_are_staged_as_deletes(feed):
     feed.append(*transaction(update(1, "2", "a", key=("1", None)), delete(1, key=("9", None))))
     (net,) = stage(feed, ALL).staged

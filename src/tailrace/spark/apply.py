@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
@@ -20,6 +21,7 @@ from tailrace.log.reader import Slice
 from tailrace.log.segment import SegmentName
 from tailrace.log.storage import Storage
 from tailrace.model.changes import Changes
+from tailrace.model.frames import Frames
 from tailrace.model.net import NetChanges, drained, net_changes
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import SourceIdentity
@@ -47,12 +49,13 @@ class ApplyPlan(msgspec.Struct, frozen=True):
     log: Storage
     batch: str
     tables: dict[str, TablePlan]
+    relations: dict[int, str] = {}  # the source's own numbers of the tables
 
 
 class PartResult(msgspec.Struct, frozen=True):
     """A task's receipt. `position`, `source` and `time_us` are those of the last transaction end in its slices.
 
-    Of a table in `failed` nothing is staged.
+    Of a table in `failed` nothing is staged. One that is `strayed` was changed under another name than its own.
     """
 
     part: int
@@ -64,6 +67,7 @@ class PartResult(msgspec.Struct, frozen=True):
     seen: dict[str, int]  # changes a table, whether applied or not
     schemas: dict[str, list[TableSchema]]  # the versions that were staged, in order
     truncated: frozenset[str] = frozenset()
+    strayed: frozenset[str] = frozenset()
     failed: dict[str, TailraceError] = {}
 
 
@@ -73,6 +77,7 @@ class _Found(msgspec.Struct):
     seen: dict[str, int] = {}
     schemas: dict[str, list[TableSchema]] = {}
     truncated: set[str] = set()
+    strayed: set[str] = set()
     end: tuple[int, int] = (0, 0)  # position and time of the last transaction
     source: SourceIdentity | None = None  # whom that was read from
 
@@ -121,8 +126,8 @@ def _stage(plan: ApplyPlan, part: int, slices: list[Slice]) -> PartResult:
     staged = plan.sink.stage(plan.batch, part, drained(first, pieces)) if first else None
     position, time_us = found.end
     text = plan.source.positions(np.array([position]))[0] if position else ""
-    truncated = frozenset(found.truncated)
-    return PartResult(part, slices[-1].last, staged, text, found.source, time_us, found.seen, found.schemas, truncated)
+    told = (found.seen, found.schemas, frozenset(found.truncated), frozenset(found.strayed))
+    return PartResult(part, slices[-1].last, staged, text, found.source, time_us, *told)
 
 
 def _net_pieces(plan: ApplyPlan, slices: list[Slice], found: _Found) -> Iterator[NetChanges]:
@@ -158,11 +163,28 @@ def _changes_in(plan: ApplyPlan, piece: Slice, found: _Found) -> Iterator[Change
         found.seen[table] = found.seen.get(table, 0) + count
     if (end := _last_end(frames.transactions, piece.last)) is not None:
         found.end, found.source = end, header.source
+    found.strayed |= _strayed(plan, piece, frames)
     wanted = plan.tables.keys() & header.tables.keys()
     if not wanted:
         return
     decoded = plan.source.decode(frames, piece.first, piece.last, wanted)
     yield from filter(len, map(functools.partial(_filter, plan), decoded))
+
+
+def _strayed(plan: ApplyPlan, piece: Slice, frames: Frames) -> set[str]:
+    """The tables that have wanted changes here under another name: renamed, and perhaps renamed back since."""
+    own = {d.relation: plan.relations[d.relation] for d in frames.definitions if d.relation in plan.relations}
+    own = {relation: table for relation, table in own.items() if table in plan.tables}
+    renamed = {d.schema.table for d in frames.definitions if own.get(d.relation, d.schema.table) != d.schema.table}
+    strayed: set[str] = set()
+    try:
+        for changes in plan.source.decode(frames, piece.first, piece.last, renamed) if renamed else ():
+            table = own.get(changes.schema.relation, changes.schema.table)
+            if table != changes.schema.table and _is_wanted(plan, plan.tables[table], changes).any():
+                strayed.add(table)
+    except TailraceError:  # nobody needs their values
+        return {own[d.relation] for d in frames.definitions if d.relation in own and d.schema.table in renamed}
+    return strayed
 
 
 def _net_of_much(runs: dict[str, list[list[Changes]]], found: _Found) -> Iterator[NetChanges]:
@@ -204,11 +226,14 @@ def _last_end(transactions: Any, last: int) -> tuple[int, int] | None:
 
 
 def _filter(plan: ApplyPlan, changes: Changes) -> Changes:
-    own = plan.tables[changes.schema.table]
+    return changes.keep(_is_wanted(plan, plan.tables[changes.schema.table], changes))
+
+
+def _is_wanted(plan: ApplyPlan, own: TablePlan, changes: Changes) -> npt.NDArray[np.bool_]:
     mask = changes.offset > own.after
     if own.visibility:
         mask &= ~plan.source.is_visible(changes.xid, Visibility(own.visibility))
-    return changes.keep(mask)
+    return mask
 
 
 def attempt(work: Callable[[], T]) -> tuple[bool, T | TailraceError]:
