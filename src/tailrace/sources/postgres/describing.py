@@ -7,7 +7,7 @@ we know; a type that is gone is text, under the name that its Type message gave.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,9 @@ from tailrace.sources.postgres.visibility import is_visible
 
 TypeNames = Mapping[int, tuple[str, str]]
 """Schema and name of the types that the stream has named. Of a domain they are those of its base."""
+
+UNLIKE_ANY = -1
+"""The number of columns of which only the names are known, and those were of other columns later: it is no column's."""
 
 _NUMBERS = "SELECT attname, attnum FROM pg_attribute WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped"
 
@@ -95,15 +98,23 @@ def described_schema(
     types, has_types = _types(connection, {oid for _, _, oid, _ in relation.columns}, names)
     present = dict(connection.execute(_NUMBERS, [relation.id]).fetchall())
     before = {column.name: column.number for column in known.columns} if known else {}
+    numbers = [present.get(name, before.get(name, 0)) for _, name, _, _ in relation.columns]
+    has_numbers = _is_in_order(numbers)
     keys = primary_keys(connection, [relation.id])
     present_key = keys.get(relation.id, ()) if present else None
     key, has_key = _described_key(relation, identity, present_key, known.key if known else None)
     columns = tuple(
-        Column(name, column_type(oid, modifier, types), name not in key, present.get(name, before.get(name, 0)))
-        for _, name, oid, modifier in relation.columns
+        Column(name, column_type(oid, modifier, types), name not in key, number if has_numbers else UNLIKE_ANY)
+        for (_, name, oid, modifier), number in zip(relation.columns, numbers, strict=True)
     )
-    is_whole = has_types and has_key and all(column.name in present for column in columns)
+    is_whole = has_types and has_key and has_numbers and all(column.name in present for column in columns)
     return TableSchema(relation.schema, relation.name, columns, key, identity, relation.id), is_whole
+
+
+def _is_in_order(numbers: Sequence[int]) -> bool:
+    """A message lists columns by their numbers. If these do not grow, the names have changed hands since."""
+    found = [number for number in numbers if number]
+    return found == sorted(set(found))
 
 
 def _types(
