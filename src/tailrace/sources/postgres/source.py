@@ -22,6 +22,7 @@ from tailrace.model.watermark import SourceIdentity
 from tailrace.sources.base import Absence, Chunk, ExportedSnapshot, Finding, StorageChange, TableFacts, Visibility
 from tailrace.sources.postgres import (
     catalog,
+    followed,
     identity,
     pgoutput,
     positions,
@@ -37,6 +38,9 @@ from tailrace.sources.postgres.catalog import list_tables, table_schemas
 from tailrace.sources.postgres.connection import connect, current_position, server_of, source_errors
 from tailrace.sources.postgres.publications import Published, Publisher
 from tailrace.sources.postgres.types import has_binary_decoder
+
+LOOK_SECONDS = 1.0
+"""How long a look into a table waits for a lock on it: others wait for us meanwhile."""
 
 
 class PostgresSource:
@@ -116,8 +120,12 @@ class PostgresSource:
             schemas = table_schemas(connection, wanted.values(), self.publications)
             published = storage.memberships(connection, self.publications)
             stored = storage.stored_as(connection, [schema.relation for schema in schemas])
+            troubles = followed.troubles(connection, schemas, self.publications)
             return [
-                TableFacts(s, published[s.relation], stored[s.relation], wanted[s.relation].bytes)
+                TableFacts(
+                    *(s, published[s.relation], stored[s.relation], wanted[s.relation].bytes),
+                    trouble=troubles.get(s.relation, ""),
+                )
                 for s in schemas
                 if s.relation in published
             ]
@@ -130,7 +138,8 @@ class PostgresSource:
 
     def has_rows(self, schema: TableSchema, relations: Iterable[str]) -> bool:
         """Whether any of these relations, by number, has a row."""
-        with source_errors(self.url, f"looking into {schema.table}"), connect(self.url) as connection:
+        doing = f"looking into {schema.table}"
+        with snapshot.table_errors(self.url, schema, doing), connect(self.url, lock_seconds=LOOK_SECONDS) as connection:
             return storage.has_rows(connection, [int(relation) for relation in relations])
 
     def writers(self, facts: TableFacts) -> dict[str, str]:
@@ -194,11 +203,13 @@ class PostgresSource:
         """True when rows that were there before the columns `added` came have NULL in them.
 
         A default may have filled them and be gone again: then the table has other files than those it was `stored` in.
+        Or they are not new at all: a generated column that lost its expression keeps its values.
         """
         with source_errors(self.url, "reading the catalog"), connect(self.url) as connection:
             now = storage.stored_as(connection, [table.relation])[table.relation]
             is_rewritten = stored is not None and storage.change_of(table.relation, stored, now).is_rewritten
-            return not is_rewritten and catalog.adds_only_nulls(connection, table, added)
+            is_old = stored is not None and storage.has_had(stored, table, added)
+            return not is_rewritten and not is_old and catalog.adds_only_nulls(connection, table, added)
 
     def absence(self, table: TableSchema) -> Absence:
         """Why a table that was captured is not among those to capture now."""
