@@ -97,6 +97,21 @@ def test_a_column_that_came_and_went_while_we_were_behind_does_not_stop_us(
     assert len(captured.remarks) == 1
 
 
+def test_columns_that_exchanged_their_names_and_took_them_back_are_not_taken_for_themselves(
+    connection: Connection, captured: Captured
+) -> None:
+    connection.execute("ALTER TABLE t ADD w text")
+    exchange = "ALTER TABLE t RENAME v TO x; ALTER TABLE t RENAME w TO v; ALTER TABLE t RENAME x TO w"
+    connection.execute(f"{exchange}; INSERT INTO t (id, v, w) VALUES (1, 'third', 'second'); {exchange}".encode())
+    connection.execute("INSERT INTO t VALUES (2, 'second', 'third')")
+    with captured.follow():
+        pass
+    away, back = (changes.schema.columns for changes in captured.changes())
+    assert [column.name for column in away] == ["id", "w", "v"]
+    assert not {column.number for column in away} & {column.number for column in back}
+    assert [(column.name, column.number) for column in back] == [("id", 1), ("v", 2), ("w", 3)]
+
+
 DROPPED = {
     "mood": ("'ok'", "ok", Kind.OTHER, "public.mood"),
     "mood[]": ("'{ok,sad}'", "{ok,sad}", Kind.OTHER, "public._mood"),

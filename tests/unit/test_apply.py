@@ -34,6 +34,9 @@ class DecodingSource:
     def positions(self, values: np.ndarray) -> list[str]:
         return [positions.format_lsn(value) for value in values.tolist()]
 
+    def captures(self, table) -> bool:
+        return True
+
     def is_visible(self, xids: np.ndarray, seen: Visibility) -> np.ndarray:
         return visibility.is_visible(xids, seen.snapshot)
 
@@ -130,6 +133,40 @@ def test_changes_that_a_snapshot_has_seen_are_left_out(feed):
         feed.append(*transaction(insert(1, str(xid), "a"), xid=xid))
     result = stage(feed, {"public.items": TablePlan(visibility="100:110:105")})
     assert [row[0] for row in rows(result)] == [105, 110]
+
+
+@pytest.fixture
+def renamed(feed):
+    """A change of the table `items`, whose number is 7, under another name."""
+    away = Feed(feed.writer, {7: msgspec.structs.replace(ITEMS, name="renamed", relation=7), 2: ORDERS})
+    away.append(*transaction(insert(7, "1", "a"), insert(2, "1", "1"), xid=100))
+    return feed
+
+
+def test_a_change_under_another_name_of_a_table_is_the_table_s_own(renamed):
+    result = stage(renamed, {"public.items": TablePlan(relation=7)})
+    assert [net.schema.table for net in result.staged] == ["public.items"]
+    assert (rows(result), result.strayed) == ([(1, "a")], frozenset())
+    assert result.schemas.keys() == {"public.items"}
+    assert stage(renamed, {"public.items": TablePlan(relation=8)}).staged is None
+
+
+def test_a_table_that_was_changed_under_a_name_that_is_not_captured_is_named(renamed, monkeypatch):
+    """Unless a snapshot has seen those changes, or the table's own place is behind them."""
+    monkeypatch.setattr(DecodingSource, "captures", lambda *_: False)
+
+    def strayed(**plan) -> frozenset[str]:
+        return stage(renamed, {"public.items": TablePlan(relation=7, **plan), "public.orders": TablePlan()}).strayed
+
+    assert strayed() == {"public.items"}
+    assert strayed(visibility="100:101:100") == {"public.items"}
+    assert strayed(visibility="101:101:") == strayed(after=4) == frozenset()
+
+
+def test_a_table_that_was_changed_under_the_name_of_another_is_named(renamed):
+    result = stage(renamed, {"public.items": TablePlan(relation=7), "public.renamed": TablePlan(relation=9)})
+    assert result.strayed == {"public.items"}
+    assert result.schemas.keys() == {"public.renamed"}
 
 
 def test_a_key_change_and_a_delete_are_staged_as_deletes(feed):

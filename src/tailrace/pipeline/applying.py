@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -184,6 +184,7 @@ class SinkPipeline:
         self._range = (first, last)
         place = _place_after(results, last, statuses[0].watermark)
         outcome = evolve(self.source, self.sink, {s.table: s for s in statuses}, results)
+        outcome = _strayed(outcome, statuses, results)
         truncated = {table for result in results for table in result.truncated}
         for status in statuses:
             if status.table not in outcome.held:
@@ -274,7 +275,9 @@ class SinkPipeline:
         failpoints.reached("batch-staged")
         self._range = (self.watermark.offset, results[-1].last)
         mark = _place_after(results, results[-1].last, self.watermark)
-        outcome = evolve(self.source, self.sink, {t: self.tables[t] for t in live}, results, self.watermark)
+        known = {t: self.tables[t] for t in live}
+        outcome = evolve(self.source, self.sink, known, results, self.watermark)
+        outcome = _strayed(outcome, known.values(), results, self.watermark)
         self._refuse_failures(results)
         before = {t: self.tables[t].state for t in live}
         self.applied += self._commit(results, outcome, mark)
@@ -326,6 +329,23 @@ def _place_after(results: list[PartResult], last: int, before: Watermark) -> Wat
     if ending is None:
         return Watermark(before.log_id, last, before.position, before.source)
     return Watermark(before.log_id, last, ending.position, ending.source)
+
+
+def _strayed(
+    outcome: Evolution, statuses: Iterable[TableStatus], results: list[PartResult], before: Watermark | None = None
+) -> Evolution:
+    """What `outcome` becomes where tables were changed under another name: such changes are in the table, and not here.
+
+    Whether the table has its name back can not be told from here. It is copied again, if it is still there.
+    """
+    names = frozenset(table for result in results for table in result.strayed) - outcome.held
+    again = {
+        status.table: status.again(before or status.watermark, status.schema, reason="it had another name for a time")
+        for status in statuses
+        if status.table in names
+    }
+    evolved = tuple(change for change in outcome.evolved if change.schema.table not in again)
+    return Evolution(outcome.tables | again, outcome.held | again.keys(), evolved)
 
 
 def _stepped(status: TableStatus, place: Watermark, *, is_whole: bool, finish: bool) -> TableStatus:

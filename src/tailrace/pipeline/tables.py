@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from tailrace import failpoints
-from tailrace.errors import SourceError, TailraceError
+from tailrace import config, failpoints
+from tailrace.errors import SourceError, SourceRefused, TailraceError
 from tailrace.model.lifecycle import ASIDE, CATCHING_UP, TableState, TableStatus
 from tailrace.model.watermark import Watermark
 from tailrace.pipeline import requests
@@ -17,7 +17,7 @@ from tailrace.pipeline.applying import SinkPipeline, lost, said_by
 from tailrace.pipeline.copying import Copies, lanes
 from tailrace.pipeline.evolution import evolved_to, fills_of, has_renamed_labels, is_behind
 from tailrace.pipeline.threads import WatchedThread
-from tailrace.sources.base import TableFacts
+from tailrace.sources.base import TableFacts, TableLocked
 
 DISCOVER_SECONDS = 3.0
 LOOK_SHARE, LONGEST_SECONDS = 10, 20.0
@@ -42,6 +42,7 @@ class TableKeeper:
         self._discovered_at = self._asked_at = 0.0
         self._discover_seconds = DISCOVER_SECONDS
         self._refused: dict[str, str] = {}  # tables that can not be published, and why
+        self._troubled: set[str] = set()  # tables that the stream does not tell all of
         self._retries: dict[str, tuple[float, float]] = {}  # of tables that failed: when, and after which wait
         self._error: TailraceError | None = None
         self.is_settled = False  # the source's tables have been looked at once
@@ -121,7 +122,7 @@ class TableKeeper:
         self.copies.learn(facts)
         self._follow_names(facts)
         for each in facts:
-            self._meet(each)
+            self.sink.isolated(lambda each=each: self._meet(each))  # type: ignore[misc]  # a loop's variable
         self._miss({each.schema.table for each in facts})
         self._discovered_at = time.monotonic()
         self.is_settled = True
@@ -145,7 +146,9 @@ class TableKeeper:
         """A table that is published now. The sink's lock is held, so that the stream does not change it meanwhile."""
         with self.sink.lock:
             known = self.sink.tables.get(facts.schema.table)
-            if known is None:
+            if facts.trouble:
+                self._set_aside(known, facts)
+            elif known is None:
                 is_founder = self.sink.watermark.offset == 0 and self.source.is_founder(facts)
                 since = facts.membership if is_founder else ""
                 new = TableStatus(facts.schema.table, TableState.NEW, self.sink.watermark, facts.schema)
@@ -158,6 +161,16 @@ class TableKeeper:
             elif known.state is TableState.LIVE:
                 self._follow_storage(known, facts)
                 self._evolve(facts)
+
+    def _set_aside(self, known: TableStatus | None, facts: TableFacts) -> None:
+        """A table of which the stream does not tell all: it comes back as soon as it does."""
+        status = known or TableStatus(facts.schema.table, TableState.NEW, self.sink.watermark, facts.schema)
+        self._troubled.add(status.table)
+        if (status.state, status.reason) == (TableState.FAILED, facts.trouble):
+            return
+        if self.sink.settings.on_table_error is config.OnTableError.STOP:
+            raise SourceRefused(f"{status.table} can not be followed: {facts.trouble}", table=status.table)
+        self.sink.became(status.aside(TableState.FAILED, facts.trouble))
 
     def _break(self, known: TableStatus, facts: TableFacts) -> str | None:
         """Why the stream does not tell all that became of a table since we know it; None if it does."""
@@ -177,7 +190,11 @@ class TableKeeper:
         return None
 
     def _has_rows(self, facts: TableFacts, added: Iterable[str]) -> bool:
-        return bool(self.source.has_rows(facts.schema, added))
+        """Also where nobody can look at the moment."""
+        try:
+            return bool(self.source.has_rows(facts.schema, added))
+        except TableLocked:
+            return True
 
     def _copy_again(self, known: TableStatus, facts: TableFacts, reason: str) -> None:
         self.sink.became(known.again(self._start_of(known), facts.schema, reason=reason))
@@ -232,7 +249,10 @@ class TableKeeper:
     # --- tables that failed, and what is asked of us
 
     def _is_worth_a_try(self, known: TableStatus, facts: TableFacts) -> bool:
-        """At the start of a run, when the table is another than it was, and now and then."""
+        """At the start of a run, when the table is another than it was, or its trouble is over, and now and then."""
+        if known.table in self._troubled:
+            self._troubled.remove(known.table)
+            return True
         now, wait = time.monotonic(), RETRY_SECONDS[0]
         if known.table not in self._retries:
             self._retries[known.table] = (now + wait, wait)

@@ -82,12 +82,16 @@ class Absence(msgspec.Struct, frozen=True):
 
 
 class TableFacts(msgspec.Struct, frozen=True):
-    """A published table as the source's catalog has it now; `membership` and `stored` as in TableStatus."""
+    """A published table as the source's catalog has it now; `membership` and `stored` as in TableStatus.
+
+    `trouble` says why the stream does not tell all that becomes of it, and what to do; empty for a sound table.
+    """
 
     schema: TableSchema
     membership: str
     stored: StoredAs
     bytes: int
+    trouble: str = ""
 
 
 class TableLocked(SourceUnavailable):
@@ -162,7 +166,7 @@ class Source(Protocol):
 
     def storage_change(self, schema: TableSchema, old: StoredAs, new: StoredAs) -> StorageChange: ...
     def has_rows(self, schema: TableSchema, relations: Iterable[str]) -> bool:
-        """Whether any of these relations of a table, as in StoredAs, has a row."""
+        """Whether any of these relations of a table, as in StoredAs, has a row. Raises TableLocked."""
 
     def writers(self, facts: TableFacts) -> dict[str, str]:
         """The transactions under way that may have written to a table: by their own name, who they are."""

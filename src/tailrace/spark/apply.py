@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
@@ -59,7 +60,7 @@ class ApplyPlan(msgspec.Struct, frozen=True):
 class PartResult(msgspec.Struct, frozen=True):
     """A task's receipt. `position`, `source` and `time_us` are those of the last transaction end in its slices.
 
-    Of a table in `failed` nothing is staged.
+    Of a table in `failed` nothing is staged. One that is `strayed` was changed under another name than its own.
     """
 
     part: int
@@ -71,6 +72,7 @@ class PartResult(msgspec.Struct, frozen=True):
     seen: dict[str, int]  # changes a table, whether applied or not
     schemas: dict[str, list[TableSchema]]  # the versions that were staged, in order
     truncated: frozenset[str] = frozenset()
+    strayed: frozenset[str] = frozenset()
     failed: dict[str, TailraceError] = {}
 
 
@@ -80,6 +82,7 @@ class _Found(msgspec.Struct):
     seen: dict[str, int] = {}
     schemas: dict[str, list[TableSchema]] = {}
     truncated: set[str] = set()
+    strayed: set[str] = set()
     end: tuple[int, int] = (0, 0)  # position and time of the last transaction
     source: SourceIdentity | None = None  # whom that was read from
 
@@ -128,8 +131,8 @@ def _stage(plan: ApplyPlan, part: int, slices: list[Slice]) -> PartResult:
     staged = plan.sink.stage(plan.batch, part, drained(first, pieces)) if first else None
     position, time_us = found.end
     text = plan.source.positions(np.array([position]))[0] if position else ""
-    truncated = frozenset(found.truncated)
-    return PartResult(part, slices[-1].last, staged, text, found.source, time_us, found.seen, found.schemas, truncated)
+    told = (found.seen, found.schemas, frozenset(found.truncated), frozenset(found.strayed))
+    return PartResult(part, slices[-1].last, staged, text, found.source, time_us, *told)
 
 
 def _net_pieces(plan: ApplyPlan, slices: list[Slice], found: _Found) -> Iterator[NetChanges]:
@@ -165,37 +168,41 @@ def _changes_in(plan: ApplyPlan, piece: Slice, found: _Found) -> Iterator[Change
         found.seen[table] = found.seen.get(table, 0) + count
     if (end := _last_end(frames.transactions, piece.last)) is not None:
         found.end, found.source = end, header.source
-    wanted = {name: name for name in plan.tables.keys() & header.tables.keys()} | _other_names(plan, frames)
-    if not wanted:
-        return
-    yield from filter(len, map(functools.partial(_filter, plan), _decoded(plan, frames, piece, wanted)))
+    yield from filter(len, map(functools.partial(_filter, plan), _decoded(plan, frames, piece, found)))
 
 
-def _decoded(plan: ApplyPlan, frames: Frames, piece: Slice, wanted: dict[str, str]) -> Iterator[Changes]:
-    """The changes of tables, each under the name that the plan has for it."""
+def _decoded(plan: ApplyPlan, frames: Frames, piece: Slice, found: _Found) -> Iterator[Changes]:
+    """The changes of the plan's tables, each under the name that the plan has for it."""
+    relations = {table.relation: name for name, table in plan.tables.items() if table.relation}
+    own = {d.schema.table: relations[d.relation] for d in frames.definitions if d.relation in relations}
+    names = own.keys() | (plan.tables.keys() & frames.tables.keys())
     try:
-        for changes in plan.source.decode(frames, piece.first, piece.last, wanted):
-            yield _under(changes, wanted[changes.schema.table])
+        for changes in plan.source.decode(frames, piece.first, piece.last, names) if names else ():
+            yield from _named(plan, changes, relations.get(changes.schema.relation), found)
     except TailraceError as error:
-        error.table = wanted.get(error.table or "", error.table)
+        error.table = error.table if error.table in plan.tables else own.get(error.table or "", error.table)
         raise
 
 
-def _other_names(plan: ApplyPlan, frames: Frames) -> dict[str, str]:
-    """Names in the log that the plan's tables do not have, or do not have yet."""
-    names = {table.relation: name for name, table in plan.tables.items() if table.relation}
-    schemas = [definition.schema for definition in frames.definitions if definition.schema.relation in names]
-    return {
-        schema.table: names[schema.relation]
-        for schema in schemas
-        if schema.table not in plan.tables and plan.source.captures(schema)
-    }
+def _named(plan: ApplyPlan, changes: Changes, own: str | None, found: _Found) -> Iterator[Changes]:
+    """Changes that came under another name than their table's `own` are applied if the name is one to be captured.
+
+    If it is not, or if it is that of another table, they are not: the table has then `strayed`.
+    """
+    table, is_known = changes.schema.table, changes.schema.table in plan.tables
+    if own in (None, table):
+        yield from [changes] if is_known else []
+    elif not is_known and plan.source.captures(changes.schema):
+        yield _under(changes, str(own))
+    else:
+        if _is_wanted(plan, plan.tables[str(own)], changes).any():
+            found.strayed.add(str(own))
+        yield from [changes] if is_known else []
 
 
 def _under(changes: Changes, table: str) -> Changes:
     named = parse_table(table)
-    if changes.schema.table == table or named is None:
-        return changes
+    assert named is not None
     schema, name = named
     return dataclasses.replace(changes, schema=msgspec.structs.replace(changes.schema, schema=schema, name=name))
 
@@ -239,11 +246,14 @@ def _last_end(transactions: Any, last: int) -> tuple[int, int] | None:
 
 
 def _filter(plan: ApplyPlan, changes: Changes) -> Changes:
-    own = plan.tables[changes.schema.table]
+    return changes.keep(_is_wanted(plan, plan.tables[changes.schema.table], changes))
+
+
+def _is_wanted(plan: ApplyPlan, own: TablePlan, changes: Changes) -> npt.NDArray[np.bool_]:
     mask = changes.offset > own.after
     if own.visibility:
         mask &= ~plan.source.is_visible(changes.xid, Visibility(own.visibility))
-    return changes.keep(mask)
+    return mask
 
 
 def attempt(work: Callable[[], T]) -> tuple[bool, T | TailraceError]:

@@ -32,6 +32,9 @@ LOCK_SECONDS = 10.0
 _PATIENCE = {"statement_timeout": "0", "idle_in_transaction_session_timeout": "0", "idle_session_timeout": "0"}
 """Whatever the role or the database says: a copy takes as long as it takes, and a snapshot is held in idleness."""
 
+_WHOLE = {"row_security": "off"}
+"""Rows that a policy would hide from us are an error: the stream has them."""
+
 
 def connect(
     url: str, *, replication: bool = False, application: str = "tailrace", lock_seconds: float = LOCK_SECONDS
@@ -46,7 +49,7 @@ def connect(
         settings.setdefault("application_name", application)
         settings.setdefault("keepalives_idle", 30)
         waits = {"lock_timeout": "0" if replication else str(round(lock_seconds * 1000))}
-        chosen = [f"-c {name}={value}" for name, value in (CAPTURE_SETTINGS | _PATIENCE | waits).items()]
+        chosen = [f"-c {name}={value}" for name, value in (CAPTURE_SETTINGS | _PATIENCE | _WHOLE | waits).items()]
         settings["options"] = " ".join([str(settings.get("options") or ""), *chosen]).strip()
         if replication:
             settings["replication"] = "database"

@@ -8,7 +8,7 @@ we know; a type that is gone is text, under the name that its Type message gave.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psycopg
@@ -27,8 +27,12 @@ from tailrace.sources.postgres.visibility import is_visible
 TypeNames = Mapping[int, tuple[str, str]]
 """Schema and name of the types that the stream has named. Of a domain they are those of its base."""
 
+UNLIKE_ANY = -1
+"""The number of columns of which nobody knows which they were: it is no column's."""
+
 _NUMBERS = """
 SELECT attname, attnum, attisdropped, xmin::text::bigint FROM pg_attribute WHERE attrelid = %s AND attnum > 0
+ORDER BY attnum
 """
 _FIRST_XID = 3  # smaller ones are older than all
 
@@ -37,6 +41,13 @@ SELECT quote_ident(%(schema)s) || '.' || quote_ident(%(name)s),
     (SELECT oid::bigint FROM pg_type WHERE typnamespace = 'pg_catalog'::regnamespace
         AND %(schema)s = 'pg_catalog' AND typname = %(name)s)
 """
+
+
+class CatalogColumn(NamedTuple):
+    name: str
+    number: int
+    is_dropped: bool
+    altered: int  # the transaction that did it last
 
 
 class Descriptions:
@@ -101,33 +112,52 @@ def described_schema(
     present_key = keys.get(relation.id, ()) if present else None
     key, has_key = _described_key(relation, identity, present_key, known.key if known else None)
     columns = tuple(
-        Column(name, column_type(oid, modifier, types), name not in key, numbers.get(name, 0))
-        for _, name, oid, modifier in relation.columns
+        Column(name, column_type(oid, modifier, types), name not in key, number)
+        for (_, name, oid, modifier), number in zip(relation.columns, numbers, strict=True)
     )
-    is_whole = has_types and has_key and all(column.name in present for column in columns)
+    is_whole = has_types and has_key and UNLIKE_ANY not in numbers and all(column.name in present for column in columns)
     return TableSchema(relation.schema, relation.name, columns, key, identity, relation.id), is_whole
 
 
 def _numbers(
     connection: psycopg.Connection[Any], relation: Relation, xid: int, known: TableSchema | None
-) -> tuple[set[str], dict[str, int]]:
-    """The columns that the catalog of now has, and which number the columns of the message have.
-
-    A column that was altered after the transaction `xid` may have been another under its name when that wrote: then
-    nobody knows, and it has no number.
-    """
-    rows = connection.execute(_NUMBERS, [relation.id]).fetchall()
-    present = {name: number for name, number, is_dropped, _ in rows if not is_dropped}
+) -> tuple[set[str], list[int]]:
+    """The columns that the catalog of now has, and the numbers of the columns of the message."""
+    rows = [CatalogColumn(*row) for row in connection.execute(_NUMBERS, [relation.id])]
+    present = {column.name: column.number for column in rows if not column.is_dropped}
+    names = [name for _, name, _, _ in relation.columns]
     before = {column.name: column.number for column in known.columns} if known else {}
-    if all(_is_older(altered, xid) for *_, altered in rows):
-        return set(present), before | present
-    same = {name: number for name, number in present.items() if before.get(name) == number}
-    return set(present), {name: number for name, number in before.items() if name not in present} | same
+    if set(names).issubset(present) and _is_of_then(rows, names, xid):
+        return set(present), [present[name] for name in names]
+    if not rows or (names == list(before) and _is_as_before(rows, before)):
+        return set(present), [before.get(name, 0) for name in names]
+    return set(present), [UNLIKE_ANY] * len(names)
 
 
-def _is_older(altered: int, xid: int) -> bool:
-    """Whether one transaction is another one, or came before it: numbers are given out in a circle."""
-    return altered < _FIRST_XID or (xid - altered) % (1 << 32) < 1 << 31
+def _is_of_then(rows: list[CatalogColumn], names: list[str], xid: int) -> bool:
+    """Whether the catalog is that of the transaction `xid`, so that its names are those of the message.
+
+    What the transaction altered itself may have come after the message: then it has dropped a column, or the columns
+    are not those of the message, in their order.
+    """
+    if any(_is_newer(column.altered, xid) for column in rows):
+        return False
+    own = [column for column in rows if column.altered == xid]
+    present = [column.name for column in rows if not column.is_dropped]
+    return not own or (names == present and not any(column.is_dropped for column in own))
+
+
+def _is_as_before(rows: list[CatalogColumn], before: Mapping[str, int]) -> bool:
+    """Whether columns that have the names of the version before can only be the same: all others are too young."""
+    present = {column.name: column.number for column in rows}
+    last = max((column.number for column in rows), default=0)
+    is_there = all(present.get(name) == number for name, number in before.items())
+    return is_there or last <= max(before.values(), default=0)
+
+
+def _is_newer(altered: int, xid: int) -> bool:
+    """Whether one transaction began after another: numbers are given out in a circle."""
+    return altered >= _FIRST_XID and (altered - xid) % (1 << 32) in range(1, 1 << 31)
 
 
 def _types(

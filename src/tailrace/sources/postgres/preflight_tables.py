@@ -112,7 +112,7 @@ def is_wildcard(pattern: str) -> bool:
 def _unlogged(tables: Sequence[Table]) -> Iterator[Remark]:
     for grade, fate in (
         ([t for t in tables if t.source.is_unlogged], "not captured"),
-        ([t for t in tables if not t.source.is_unlogged], "copied once, and then not kept up to date"),
+        ([t for t in tables if not t.source.is_unlogged], "they send no changes, so their table is set aside"),
     ):
         parts = [part for table in grade for part in table.parts if part.is_unlogged]
         if parts:

@@ -16,7 +16,7 @@ import psycopg
 import pyarrow as pa
 from psycopg import sql
 
-from tailrace.errors import DecodeError, SourceUnavailable, about
+from tailrace.errors import DecodeError, SourceRefused, SourceUnavailable, about
 from tailrace.model import shapes
 from tailrace.model.rows import POSTGRES_COPY, EncodedRows, Rows
 from tailrace.model.schema import Column, TableSchema
@@ -76,14 +76,18 @@ def _import(connection: psycopg.Connection[Any], url: str, snapshot: str) -> Non
 
 
 @contextmanager
-def _table_errors(url: str, table: TableSchema, doing: str) -> Iterator[None]:
-    """As `source_errors`; a lock on the table is the table's own."""
+def table_errors(url: str, table: TableSchema, doing: str) -> Iterator[None]:
+    """As `source_errors`; a lock on the table is the table's own, and so is what the server refuses of it."""
     try:
         with source_errors(url, doing):
             yield
     except SourceUnavailable as error:
         if isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
             raise TableLocked(f"{table.table} is locked by somebody: {doing} has to wait", table=table.table) from error
+        raise
+    except SourceRefused as error:
+        if not isinstance(error.__cause__, psycopg.OperationalError):  # it did let us in
+            error.table = table.table
         raise
 
 
@@ -93,7 +97,7 @@ def plan(url: str, table: TableSchema, chunk_bytes: int) -> list[Chunk]:
     A page stands for its share of the large values that lie outside of the table's own file (TOAST), too.
     """
     doing = f"planning the snapshot of {table.table}"
-    with _table_errors(url, table, doing), connect(url, lock_seconds=LOCK_SECONDS) as connection:
+    with table_errors(url, table, doing), connect(url, lock_seconds=LOCK_SECONDS) as connection:
         found: list[Chunk] = []
         for relation, _ in _leaves(connection, table):
             storage, pages = _storage(connection, relation)
@@ -155,7 +159,7 @@ def read_chunk(url: str, table: TableSchema, chunk: Chunk, snapshot: str, form: 
         except psycopg.errors.UndefinedColumn as error:
             raise TableRewritten(chunk.table) from error
         except psycopg.Error as error:
-            with _table_errors(url, table, f"copying {table.table}"):
+            with table_errors(url, table, f"copying {table.table}"):
                 raise error
 
 
@@ -167,7 +171,7 @@ def read_all(
     Raises TableRewritten if the snapshot can not see the table's rows any more.
     """
     doing = f"reading {table.table}"
-    with _table_errors(url, table, doing), connect(url, lock_seconds=LOCK_SECONDS) as connection:
+    with table_errors(url, table, doing), connect(url, lock_seconds=LOCK_SECONDS) as connection:
         rows = _from(connection, table)
         query = f"{_select(table, as_text=as_text)} FROM {rows}"
         if snapshot is not None:
@@ -262,7 +266,7 @@ def read_rows(url: str, table: TableSchema, keys: pa.RecordBatch) -> pa.RecordBa
     )
     where = f"({', '.join(names)}) IN ({listed})"
     doing = f"reading rows of {table.table}"
-    with _table_errors(url, table, doing), connect(url) as connection:
+    with table_errors(url, table, doing), connect(url) as connection:
         query = f"{_select(table)} FROM {_from(connection, table)} WHERE {where}"
         batches = list(_copy_rows(connection, table, query))
     if not batches:

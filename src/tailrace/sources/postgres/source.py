@@ -23,6 +23,7 @@ from tailrace.sources.base import Absence, Chunk, ExportedSnapshot, Finding, Sto
 from tailrace.sources.postgres import (
     catalog,
     defaults,
+    followed,
     identity,
     pgoutput,
     positions,
@@ -38,6 +39,9 @@ from tailrace.sources.postgres.catalog import list_tables, table_schemas
 from tailrace.sources.postgres.connection import connect, current_position, server_of, source_errors
 from tailrace.sources.postgres.publications import Published, Publisher
 from tailrace.sources.postgres.types import has_binary_decoder
+
+LOOK_SECONDS = 1.0
+"""How long a look into a table waits for a lock on it: others wait for us meanwhile."""
 
 
 class PostgresSource:
@@ -117,8 +121,12 @@ class PostgresSource:
             schemas = table_schemas(connection, wanted.values(), self.publications)
             published = storage.memberships(connection, self.publications)
             stored = storage.stored_as(connection, [schema.relation for schema in schemas])
+            troubles = followed.troubles(connection, schemas, self.publications)
             return [
-                TableFacts(s, published[s.relation], stored[s.relation], wanted[s.relation].bytes)
+                TableFacts(
+                    *(s, published[s.relation], stored[s.relation], wanted[s.relation].bytes),
+                    trouble=troubles.get(s.relation, ""),
+                )
                 for s in schemas
                 if s.relation in published
             ]
@@ -131,7 +139,8 @@ class PostgresSource:
 
     def has_rows(self, schema: TableSchema, relations: Iterable[str]) -> bool:
         """Whether any of these relations, by number, has a row."""
-        with source_errors(self.url, f"looking into {schema.table}"), connect(self.url) as connection:
+        doing = f"looking into {schema.table}"
+        with snapshot.table_errors(self.url, schema, doing), connect(self.url, lock_seconds=LOOK_SECONDS) as connection:
             return storage.has_rows(connection, [int(relation) for relation in relations])
 
     def writers(self, facts: TableFacts) -> dict[str, str]:
@@ -200,7 +209,7 @@ class PostgresSource:
         with source_errors(self.url, "reading the catalog"), connect(self.url) as connection:
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             now = storage.stored_as(connection, [table.relation])[table.relation]
-            if storage.change_of(table.relation, stored, now).is_rewritten:
+            if storage.change_of(table.relation, stored, now).is_rewritten or storage.has_had(stored, table, added):
                 return None
             return defaults.old_values(connection, table, added, stored)
 

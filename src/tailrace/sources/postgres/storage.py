@@ -6,19 +6,24 @@ altered another `xmin`: what was undone again still shows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import psycopg
 
 from tailrace.model.lifecycle import StoredAs
+from tailrace.model.schema import TableSchema
 from tailrace.sources.base import StorageChange
 from tailrace.sources.postgres.catalog import PUBLISHED
 
 _MEMBERSHIP = f"""
-SELECT c.oid::bigint, string_agg(concat_ws(':', p.oid, p.xmin, r.oid, r.xmin, s.oid), ',' ORDER BY p.oid)
+SELECT c.oid::bigint, string_agg(concat_ws(':', p.oid, p.xmin, r.oid, r.xmin, s.oid,
+    CASE WHEN r.oid IS NULL THEN coalesce(nullif(c.reltoastrelid, 0), c.relfilenode) END,
+    CASE WHEN r.oid IS NULL AND s.oid IS NOT NULL THEN d.xmin END), ',' ORDER BY p.oid)
 FROM {PUBLISHED}
 LEFT JOIN pg_publication_namespace s ON s.pnpubid = p.oid AND s.pnnspid = n.oid
+LEFT JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.objsubid = 0
+    AND d.refclassid = 'pg_namespace'::regclass
 WHERE p.pubname = ANY (%s) GROUP BY c.oid
 """
 
@@ -34,8 +39,11 @@ FROM parts JOIN pg_class c ON c.oid = parts.oid WHERE c.relkind = 'r'
 """
 
 _COLUMNS = """
-SELECT attrelid::bigint, md5(string_agg(concat_ws(':', attnum, xmin), ',' ORDER BY attnum))
-FROM pg_attribute WHERE attrelid = ANY (%s::oid[]) AND attnum > 0 GROUP BY attrelid
+SELECT a.attrelid::bigint, concat_ws(':', max(a.attnum),
+    coalesce((SELECT k.oid FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid
+        WHERE k.conrelid = a.attrelid AND k.contype = 'p' AND c.relreplident = 'f'), 0),
+    md5(string_agg(concat_ws(':', a.attnum, a.xmin), ',' ORDER BY a.attnum)))
+FROM pg_attribute a WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 GROUP BY a.attrelid
 """
 
 _WRITERS = """
@@ -48,7 +56,13 @@ WHERE l.locktype = 'relation' AND l.granted AND l.relation = ANY (%s::oid[])
 
 
 def memberships(connection: psycopg.Connection[Any], publications: Sequence[str]) -> dict[int, str]:
-    """By table: that it is published, in a word that changes when it was not, for however short a time."""
+    """By table: that it is published, in a word that changes when it was not, for however short a time.
+
+    A table that is published with all others, or with its schema, can be unlogged for a time, or in another schema: the
+    one leaves it with other files (of its large values, which TRUNCATE and VACUUM keep, or of its rows if it has no
+    such), the other has rewritten what says in which schema it is. Of tables that are published by name the server
+    refuses the one, and sends them all the same after the other.
+    """
     return dict(connection.execute(_MEMBERSHIP, [list(publications)]).fetchall())
 
 
@@ -76,14 +90,30 @@ def has_rows(connection: psycopg.Connection[Any], oids: Sequence[int]) -> bool:
     return bool(row and row[0])
 
 
+def has_had(stored: StoredAs, table: TableSchema, columns: Collection[str]) -> bool:
+    """Whether one of these columns was there already, published or not, when the table was `stored` so."""
+    last, _ = _last_and_key(stored)
+    return any(0 < column.number <= last for column in table.columns if column.name in columns)
+
+
+def _last_and_key(stored: StoredAs) -> tuple[int, int]:
+    """The highest number of a column; and the primary key, by its oid, of a table whose identity is full."""
+    last, _, rest = stored.columns.partition(":")
+    return (int(last), int(rest.partition(":")[0])) if rest else (0, 0)
+
+
 def change_of(relation: int, old: StoredAs, new: StoredAs) -> StorageChange:
     """What became of a table's rows between two looks, apart from what the stream tells.
 
     An ordinary table that has a new file and the columns that it had was vacuumed or truncated: the first changes
-    nothing, the second is in the stream. Of a partition the stream does not tell.
+    nothing, the second is in the stream. Of a partition the stream does not tell. Nor does it of a primary key that was
+    gone for a time, if whole rows are sent: rows that shared a key then can not be told apart by it.
     """
     if old == new:
         return StorageChange()
+    (_, old_key), (_, new_key) = _last_and_key(old), _last_and_key(new)
+    if old_key and new_key and old_key != new_key:
+        return StorageChange(is_rewritten=True, reason="its primary key was dropped and made again")
     if set(old.files) == set(new.files) == {str(relation)}:
         is_rewritten = old.files != new.files and old.columns != new.columns
         return StorageChange(is_rewritten=is_rewritten, reason="its rows were rewritten" if is_rewritten else "")
