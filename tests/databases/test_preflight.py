@@ -321,7 +321,7 @@ def test_the_owner_s_statement_makes_the_publication_that_we_may_not_make(url, r
     execute(url, f'DROP PUBLICATION {PUBLICATION}; CREATE TABLE "Odd ""name" (id int PRIMARY KEY)')
     finding = failing(check(role))
     assert finding.subject == "publication"
-    assert 'only the owner of public.Odd "name, public.items, public.orders can change that' in finding.message
+    assert 'only the owner of public."Odd ""name", public.items, public.orders can change that' in finding.message
     execute(url, finding.fix)
     assert levels(check(role)) == {Level.OK}
 

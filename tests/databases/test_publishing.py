@@ -260,7 +260,7 @@ def test_a_publication_that_comes_too_late_stops_the_capture_that_can_not_see_it
 
 
 @pytest.mark.spark
-def test_a_whole_run_takes_the_inserts_of_a_table_without_identity_and_lets_its_owner_work(
+def test_a_whole_run_takes_the_inserts_of_a_table_without_identity_and_does_not_end_without_a_locked_one(
     postgres_url: str, tmp_path: Path
 ) -> None:
     execute(postgres_url, SAFE["keyed"], UNSAFE["bare"], UNSAFE["split"], "INSERT INTO bare VALUES (7, 7)")
@@ -276,3 +276,13 @@ def test_a_whole_run_takes_the_inserts_of_a_table_without_identity_and_lets_its_
     with closing(sqlite3.connect(replica)) as copy:
         found = {t: copy.execute(f"SELECT id, n FROM {t} ORDER BY 1").fetchall() for t in ("keyed", "bare", "split")}
     assert found == {"keyed": [(1, 2)], "bare": [(1, 1), (2, 2), (7, 7)], "split": [(1, 1), (2, 2)]}
+
+    execute(postgres_url, "CREATE TABLE late (id int PRIMARY KEY, n int)", "INSERT INTO late VALUES (1, 1)")
+    with psycopg.connect(postgres_url) as owner, RunningPipeline(file, "--until-current") as pipeline:
+        owner.execute("LOCK TABLE late IN SHARE UPDATE EXCLUSIVE MODE")  # as VACUUM and CREATE INDEX CONCURRENTLY do
+        locked = {"table": "public.late", "reason": "somebody holds a lock on it: it is tried again"}
+        pipeline.wait_for(lambda: any(locked.items() <= e.items() for e in pipeline.said("not-published")), "the lock")
+        owner.commit()
+        assert pipeline.ended() == 0, pipeline.output
+    with closing(sqlite3.connect(replica)) as copy:
+        assert copy.execute("SELECT id, n FROM late").fetchall() == [(1, 1)]

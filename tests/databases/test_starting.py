@@ -71,6 +71,29 @@ def test_a_new_slot_names_whom_it_waits_for_and_is_given_up_at_once(server: Post
     source.drop()
 
 
+def test_a_prepared_transaction_is_still_known_as_a_table_s_writer_after_the_server_was_restarted(
+    server: PostgresServer,
+) -> None:
+    source = PostgresSource(config.Pipeline("prepared", config.Source(server.url, ("public.items",)), {}))
+    with psycopg.connect(server.url, autocommit=True) as writer:
+        source.prepare()
+        [facts] = source.facts()
+        assert source.writers(facts) == {}
+        writer.execute("BEGIN; INSERT INTO items VALUES (200); SAVEPOINT one; INSERT INTO items VALUES (201)")
+        writing = source.writers(facts)
+        assert set(writing.values()) == {f"process {writer.info.backend_pid}"}
+        writer.execute("PREPARE TRANSACTION 'two'")
+    prepared = source.writers(facts)
+    server.restart()
+    restarted = source.writers(facts)
+    assert set(restarted.values()) == {"a prepared transaction"}
+    assert writing.keys() & prepared.keys() & restarted.keys()
+    with psycopg.connect(server.url, autocommit=True) as writer:
+        writer.execute("ROLLBACK PREPARED 'two'")
+    assert source.writers(facts) == {}
+    source.drop()
+
+
 def test_a_run_that_waits_for_its_slot_says_so_and_stops_or_dies_without_one(
     server: PostgresServer, tmp_path: Path
 ) -> None:

@@ -45,7 +45,7 @@ class TableKeeper:
         self._troubled: set[str] = set()  # tables that the stream does not tell all of
         self._retries: dict[str, tuple[float, float]] = {}  # of tables that failed: when, and after which wait
         self._error: TailraceError | None = None
-        self.is_settled = False  # the source's tables have been looked at once
+        self.is_settled = False  # the source's tables have been looked at, and none waits to be published
         self._thread = WatchedThread(self._run, f"tables of {sink.name}")
 
     def start(self) -> None:
@@ -115,7 +115,7 @@ class TableKeeper:
             return
         self.sink.unknown.clear()
         self.sink.sink.check_claim()
-        self._publish()
+        waiting = self._publish()
         began = time.monotonic()
         facts = self.source.facts()
         self._discover_seconds = min(max(DISCOVER_SECONDS, LOOK_SHARE * (time.monotonic() - began)), LONGEST_SECONDS)
@@ -125,17 +125,22 @@ class TableKeeper:
             self.sink.isolated(lambda each=each: self._meet(each))  # type: ignore[misc]  # a loop's variable
         self._miss({each.schema.table for each in facts})
         self._discovered_at = time.monotonic()
-        self.is_settled = True
+        self.is_settled = self.is_settled or not waiting
 
-    def _publish(self) -> None:
-        """Have the tables published that were made since we last looked, and those that can be published better now."""
+    def _publish(self) -> tuple[str, ...]:
+        """Have the tables published that were made since we last looked, and those that can be published better now.
+
+        Returns those that somebody has locked: they are not in the sink, and not forgotten.
+        """
         published = self.source.publish(self._is_known)
         if published.changed:
             self.sink.say("published", sink=self.sink.name, tables=list(published.changed))
-        for table, reason in published.refused.items():
+        locked = dict.fromkeys(published.waiting, "somebody holds a lock on it: it is tried again")
+        for table, reason in (published.refused | locked).items():
             if self._refused.get(table) != reason:
                 self._refused[table] = reason
                 self.sink.say("not-published", sink=self.sink.name, table=table, reason=reason)
+        return tuple(published.waiting)
 
     def _is_known(self, table: str) -> bool:
         """Whether a table that is not published was taken out by somebody, and not made just now."""

@@ -47,9 +47,12 @@ FROM pg_attribute a WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 GROUP BY
 """
 
 _WRITERS = """
-SELECT DISTINCT l.virtualtransaction, coalesce('process ' || l.pid, 'a prepared transaction')
-FROM pg_locks l
-WHERE l.locktype = 'relation' AND l.granted AND l.relation = ANY (%s::oid[])
+WITH held AS MATERIALIZED (SELECT * FROM pg_locks WHERE granted)
+SELECT DISTINCT x.transactionid::text, coalesce('process ' || l.pid, 'a prepared transaction')
+FROM held l
+JOIN held x ON x.virtualtransaction = l.virtualtransaction AND x.pid IS NOT DISTINCT FROM l.pid
+    AND x.locktype = 'transactionid' AND x.mode = 'ExclusiveLock'
+WHERE l.locktype = 'relation' AND l.relation = ANY (%s::oid[])
     AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
     AND l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
 """
@@ -75,7 +78,10 @@ def stored_as(connection: psycopg.Connection[Any], oids: Sequence[int]) -> dict[
 
 
 def writers(connection: psycopg.Connection[Any], stored: StoredAs, oid: int) -> Mapping[str, str]:
-    """The transactions that may have written to a table and have not ended: by their own name, who they are."""
+    """The transactions that may have written to a table and have not ended: by their ids, who they are.
+
+    One that has no id yet has not written. A prepared one keeps its id when the server is restarted, and nothing else.
+    """
     return dict(connection.execute(_WRITERS, [[oid, *map(int, stored.files)]]).fetchall())
 
 
