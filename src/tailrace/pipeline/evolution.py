@@ -140,9 +140,15 @@ def is_behind(old: TableSchema, present: TableSchema) -> bool:
 
 
 def has_renamed_labels(old: TableSchema, present: TableSchema) -> bool:
-    """An enum label that is gone was renamed, in every row that has it."""
-    known = {column.name: set(_labels(column.type)) for column in old.columns}
-    return any(not known.get(column.name, set()).issubset(_labels(column.type)) for column in present.columns)
+    """Labels come, in any place, and never go: one that is not where it was was renamed, in every row that has it."""
+    known = {column.name: _labels(column.type) for column in old.columns}
+    return any(not _is_within(known.get(column.name, ()), _labels(column.type)) for column in present.columns)
+
+
+def _is_within(labels: tuple[str, ...], others: tuple[str, ...]) -> bool:
+    """Whether all labels are among the others, in this order."""
+    rest = iter(others)
+    return all(label in rest for label in labels)
 
 
 def _same(one: Column, other: Column) -> bool:

@@ -7,6 +7,8 @@ we know; a type that is gone is text, under the name that its Type message gave.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -124,40 +126,40 @@ def _numbers(
 ) -> tuple[set[str], list[int]]:
     """The columns that the catalog of now has, and the numbers of the columns of the message."""
     rows = [CatalogColumn(*row) for row in connection.execute(_NUMBERS, [relation.id])]
-    present = {column.name: column.number for column in rows if not column.is_dropped}
     names = [name for _, name, _, _ in relation.columns]
-    before = {column.name: column.number for column in known.columns} if known else {}
-    if set(names).issubset(present) and _is_of_then(rows, names, xid):
-        return set(present), [present[name] for name in names]
-    if not rows or (names == list(before) and _is_as_before(rows, before)):
-        return set(present), [before.get(name, 0) for name in names]
-    return set(present), [UNLIKE_ANY] * len(names)
+    if not rows:  # the table is gone
+        before = {column.name: column.number for column in known.columns} if known else {}
+        return set(), [before.get(name, 0) for name in names]
+    return {column.name for column in rows if not column.is_dropped}, numbers_then(rows, names, xid)
 
 
-def _is_of_then(rows: list[CatalogColumn], names: list[str], xid: int) -> bool:
-    """Whether the catalog is that of the transaction `xid`, so that its names are those of the message.
+def numbers_then(rows: list[CatalogColumn], names: list[str], xid: int) -> list[int]:
+    """The numbers that columns had when the transaction `xid` wrote, by the catalog of now.
 
-    What the transaction altered itself may have come after the message: then it has dropped a column, or the columns
-    are not those of the message, in their order.
+    A row of the catalog that is older than the transaction was there then, with this name. The others may have had any
+    name; but a message lists columns by their numbers, so that where as many could be meant as are named, each is the
+    one in its place. Where they are more, nobody knows.
     """
-    if any(_is_newer(column.altered, xid) for column in rows):
-        return False
-    own = [column for column in rows if column.altered == xid]
-    present = [column.name for column in rows if not column.is_dropped]
-    return not own or (names == present and not any(column.is_dropped for column in own))
+    sure = {c.name: c.number for c in rows if not c.is_dropped and _is_older(c.altered, xid)}
+    gone = {c.number for c in rows if c.is_dropped and _is_older(c.altered, xid)}
+    open_ = [c.number for c in rows if c.number not in {*gone, *(sure[name] for name in names if name in sure)}]
+    numbers: list[int] = []
+    for is_sure, together in itertools.groupby(names, lambda name: name in sure):
+        run = list(together)
+        if is_sure:
+            numbers += [sure[name] for name in run]
+            continue
+        following = next((sure[name] for name in names[len(numbers) + len(run) :] if name in sure), math.inf)
+        place = [number for number in open_ if max([0, *numbers]) < number < following]
+        if len(place) != len(run):
+            return [UNLIKE_ANY] * len(names)
+        numbers += place
+    return numbers if numbers == sorted(numbers) else [UNLIKE_ANY] * len(names)
 
 
-def _is_as_before(rows: list[CatalogColumn], before: Mapping[str, int]) -> bool:
-    """Whether columns that have the names of the version before can only be the same: all others are too young."""
-    present = {column.name: column.number for column in rows}
-    last = max((column.number for column in rows), default=0)
-    is_there = all(present.get(name) == number for name, number in before.items())
-    return is_there or last <= max(before.values(), default=0)
-
-
-def _is_newer(altered: int, xid: int) -> bool:
-    """Whether one transaction began after another: numbers are given out in a circle."""
-    return altered >= _FIRST_XID and (altered - xid) % (1 << 32) in range(1, 1 << 31)
+def _is_older(altered: int, xid: int) -> bool:
+    """Whether one transaction began before another: numbers are given out in a circle."""
+    return altered < _FIRST_XID or (xid - altered) % (1 << 32) in range(1, 1 << 31)
 
 
 def _types(
