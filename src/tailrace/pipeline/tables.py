@@ -99,6 +99,7 @@ class TableKeeper:
     def _step(self) -> None:
         self._discover()
         self._hear_requests()
+        self.sink.make_sure()
         groups = self._catching_up()
         for group in groups:
             self.sink.isolated(lambda group=group: self._catch_up(group))  # type: ignore[misc]  # a loop's variable

@@ -141,6 +141,24 @@ class CommitsContract:
         state = sink.read_state()
         assert (state.watermark, state.tables) == (None, {LOOSE.table: step})
 
+    def test_a_step_that_did_not_start_where_the_table_is_changes_nothing(self, sink: Sink, rows: ReadRows) -> None:
+        """As after a commit whose answer was lost, or where the sink was put back from a backup."""
+        first, second = (status(LOOSE, TableState.CATCH_UP, offset) for offset in (10, 20))
+        part = sink.stage("catch-up", 0, [net(LOOSE, [(1, "a")])])
+        sink.commit(Batch((part,), None, (first,)), SourceRows(LOOSE))
+        part = sink.stage("catch-up", 0, [net(LOOSE, [(1, "a"), (2, "b")])])
+        with pytest.raises(SinkChanged, match="loose"):
+            sink.commit(Batch((part,), None, (second,), places={LOOSE.table: watermark(0)}), SourceRows(LOOSE))
+        assert (rows(LOOSE), sink.read_state().tables) == ([(1, "a")], {LOOSE.table: first})
+
+    def test_a_place_of_the_sink_does_not_stand_for_the_tables_of_a_batch(self, sink: Sink) -> None:
+        """The sink's own place may have been written together with another table."""
+        sink.commit(Batch((), watermark(10), (status(ORDERS, offset=10),)), SourceRows(ORDERS))
+        part = sink.stage("catch-up", 0, [net(LOOSE, [(1, "a")])])
+        with pytest.raises(SinkChanged):
+            sink.commit(Batch((part,), watermark(10), (status(LOOSE, offset=10),)), SourceRows(LOOSE))
+        assert sink.read_state().tables.keys() == {ORDERS.table}
+
     def test_the_last_step_of_a_catch_up_moves_the_table_on(self, sink: Sink, rows: ReadRows) -> None:
         sink.commit(Batch((), None, (status(LOOSE, TableState.CATCH_UP, 10),)), SourceRows(LOOSE))
         part = sink.stage("catch-up", 0, [net(LOOSE, [(1, "a")])])
