@@ -109,6 +109,14 @@ class SqlSink:
         session.lock_shared(self._run_lock)
         self._notes.check_claim(session, self.run)
 
+    def _lock_before(self, session: Session) -> None:
+        """Before DDL that is no part of a transaction: nobody can claim the sink without breaking this session off.
+
+        The locks are held until the next transaction ends, or the session does.
+        """
+        session.lock(self.owner)
+        self._check_claim(session)
+
     @property
     def _run_lock(self) -> str:
         return f"{self.owner}/run"
@@ -166,8 +174,10 @@ class SqlSink:
         staged = [table for part in batch.parts for table in part.tables]
         with self._sessions.use("committing a batch") as session, self._leaving(session, staged):
             self._create_notes(session)
-            if not self.dialect.ddl_is_transactional and not self._notes.is_committed(session, batch):
-                self._evolve_all(session, batch)
+            if not self.dialect.ddl_is_transactional:
+                self._lock_before(session)
+                if not self._notes.is_committed(session, batch):
+                    self._evolve_all(session, batch)
             with transaction(session):
                 session.lock(self.owner)
                 self._check_claim(session)
@@ -262,6 +272,7 @@ class SqlSink:
                 self._check_claim(session)
                 self._notes.replace_marks(session, status.table, [])
                 self._notes.write_status(session, msgspec.structs.replace(status, state=TableState.SNAPSHOT))
+        self._lock_before(session)
         self._prepare(session, status, target, clear=clear)
 
     def chunk_form(self, schema: TableSchema) -> str:
