@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +112,33 @@ class CommitsContract:
             apply(other, [net(LOOSE, [(3, "c")])], 15)
         other.close()
         assert same(rows(LOOSE), [(1, "a"), (3, "c")])
+
+    def test_a_claim_does_not_wait_for_ever_for_a_chunk_that_was_stopped(
+        self, sink: Sink, make_sink: MakeSink, rows: ReadRows
+    ) -> None:
+        """In the midst of its load. What it has loaded so far is gone, and it loads no more."""
+        sink.claim("first")
+        sink.begin_snapshot(status(LOOSE, TableState.SNAPSHOT), [chunk(LOOSE)], clear=True)
+        has_begun, is_over = threading.Event(), threading.Event()
+
+        def stopping() -> Iterator[pa.RecordBatch]:
+            yield table_of(LOOSE, [(1, "late")])
+            has_begun.set()
+            is_over.wait(60)
+            yield table_of(LOOSE, [(2, "late")])
+
+        other = make_sink()
+        with ThreadPoolExecutor(1) as pool:
+            loading = pool.submit(sink.load_chunk, LOOSE, chunk(LOOSE), stopping())
+            assert has_begun.wait(30)
+            try:
+                other.claim("second")
+            finally:
+                is_over.set()
+            assert isinstance(loading.exception(), SinkTaken | SinkUnavailable)
+        apply(other, [net(LOOSE, [(3, "c")])], 15)
+        other.close()
+        assert rows(LOOSE) == [(3, "c")]
 
     def test_a_commit_whose_answer_was_lost_may_be_repeated(self, sink: Sink, rows: ReadRows) -> None:
         part = sink.stage("batch", 0, [net(LOOSE, [(1, "a")])])
