@@ -3,6 +3,8 @@
 Guarantee: `publish` makes a file appear whole and durable, or not at all. On a local disk that is: write beside, fsync,
 rename, fsync the directory. Object stores publish an object when its upload completes; elsewhere a file is moved into
 place.
+
+What we make on a local disk is for its owner alone, whatever the umask: the log holds every captured row.
 """
 
 from __future__ import annotations
@@ -85,7 +87,10 @@ class Storage:
 
     def create(self) -> None:
         with _state_errors(self.path):
-            self.filesystem.create_dir(self.path, recursive=True)
+            if self.is_local:
+                _create_locally(self.path)
+            else:
+                self.filesystem.create_dir(self.path, recursive=True)
 
     def exists(self) -> bool:
         with _state_errors(self.path, "read"):
@@ -163,7 +168,7 @@ class Storage:
         if not HAS_FLOCK:
             return None
         with _state_errors(self.path):
-            file = open(self._join(name), "w")  # noqa: SIM115 - closed by the caller
+            file = open(self._join(name), "w", opener=private)  # noqa: SIM115 - closed by the caller
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -180,6 +185,21 @@ class Storage:
 
     def _join(self, name: str) -> str:
         return f"{self.path.rstrip('/')}/{name}"
+
+
+def private(path: str, flags: int) -> int:
+    """An opener for files that nobody else may read."""
+    return os.open(path, flags, 0o600)
+
+
+def _create_locally(path: str) -> None:
+    """A folder that is there already keeps its mode: it may be somebody's for other things as well."""
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
 
 
 def _is_flocked(path: str) -> bool | None:
@@ -231,7 +251,7 @@ def _local_files(path: str, suffix: str) -> dict[str, tuple[int, float]]:
 def _publish_locally(folder: str, name: str, parts: Iterable[Any]) -> int:
     final = Path(folder) / name
     beside = final.with_name(f"{name}.part")
-    with open(beside, "wb") as file:
+    with open(beside, "wb", opener=private) as file:
         size = _write(file, parts)
         failpoints.reached("log-segment-written")
         file.flush()

@@ -123,7 +123,7 @@ class NullSink:
             return NullNote()
 
     def _write(self, note: NullNote) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         beside = self._folder / "note.part"
         beside.write_bytes(msgspec.json.encode(note))
         beside.replace(self._folder / "note.json")
