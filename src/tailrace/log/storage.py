@@ -45,6 +45,9 @@ class Lock(Protocol):
     def check(self) -> None:
         """Raise StateError if somebody else holds it by now."""
 
+    def touch(self) -> None:
+        """Show those who look that its holder is at work."""
+
     def close(self) -> None: ...
 
 
@@ -64,6 +67,9 @@ class FileLock:
             raise StateError(
                 f"another tailrace process took over the state directory {os.path.dirname(self._file.name)}"
             )
+
+    def touch(self) -> None:
+        os.utime(self._file.fileno())
 
     def close(self) -> None:
         self._file.close()
@@ -182,6 +188,16 @@ class Storage:
             held = lease.read(self, name)
             return held is not None and held.is_fresh
         return _is_flocked(self._join(name)) if HAS_FLOCK else None
+
+    def touched_at(self, name: str) -> float | None:
+        """When the holder of a lock has last shown that it is at work, in seconds since 1970; None without a lock."""
+        if not self.is_local:
+            held = lease.read(self, name)
+            return None if held is None else held.renewed
+        try:
+            return os.stat(self._join(name)).st_mtime
+        except OSError:
+            return None
 
     def _join(self, name: str) -> str:
         return f"{self.path.rstrip('/')}/{name}"

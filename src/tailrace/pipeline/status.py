@@ -96,8 +96,10 @@ class _Surroundings:
 
 def capture_trouble(state: str) -> str:
     """Why a run that is going captures nothing at this moment; empty if it does, or if there is none."""
-    note = None if run_state(state) is RunState.STOPPED else capture_note.read(state)
-    return "" if note is None else note.sentence
+    if run_state(state) is RunState.STOPPED:
+        return ""
+    note = capture_note.read(state)
+    return (note.sentence if note is not None else "") or capture_note.silence(state)
 
 
 def run_state(state: str) -> RunState:
