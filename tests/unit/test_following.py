@@ -22,10 +22,12 @@ from tailrace.log.writer import LogWriter
 from tailrace.model.lifecycle import TableState, TableStatus
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.model.types import ColumnType, Kind
-from tailrace.pipeline import applying
+from tailrace.pipeline import applying, requests, tables
 from tailrace.pipeline.applying import SinkPipeline
+from tailrace.pipeline.tables import TableKeeper
 from tailrace.sinks.sql.sqlite import SqliteSink
 from tailrace.sources.postgres import pgoutput, positions
+from tailrace.sources.postgres.publications import Published
 from tailrace.spark.apply import ApplyPlan, PartResult, stage_part
 from tailrace.testing.messages import Feed, insert, transaction
 
@@ -223,6 +225,41 @@ def test_a_sink_put_back_to_before_the_log_begins_is_refused(following: Followin
     following.writer = LogWriter.create(Storage(following.pipeline.state).folder("log"), None, "0/9000")
     with pytest.raises(PositionLost, match="begins at 0/9000"):
         following.begin()
+
+
+def test_a_request_that_comes_while_a_table_is_copied_is_not_forgotten(
+    following: Following, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "REQUEST_SECONDS", 0.0)
+    following.copied(EVENTS)
+    following.step(EVENTS, 0, finish=True)
+    keeper = TableKeeper(following.follower)
+    keeper.copies._taken.add(EVENTS.table)
+    requests.ask(following.pipeline.state, requests.CopyAgain("replica", EVENTS.table))
+    keeper._hear_requests()
+    assert following.follower.tables[EVENTS.table].state is TableState.LIVE
+    keeper.copies._taken.clear()
+    keeper._hear_requests()
+    assert following.follower.tables[EVENTS.table].state is TableState.SNAPSHOT
+    assert requests.waiting(following.pipeline.state, "replica") == {}
+
+
+def test_a_run_is_not_settled_before_it_has_heard_what_was_asked_of_it(
+    following: Following, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or it would end, being current, with a copy still to be made."""
+    following.copied(EVENTS)
+    following.step(EVENTS, 0, finish=True)
+    keeper = TableKeeper(following.follower)
+    monkeypatch.setattr(keeper.sink.source, "publish", lambda _: Published(), raising=False)
+    monkeypatch.setattr(keeper.sink.source, "facts", list, raising=False)
+    monkeypatch.setattr(keeper, "_miss", lambda _: None)
+    requests.ask(following.pipeline.state, requests.CopyAgain("replica", EVENTS.table))
+    states = []
+    heard = keeper._hear_requests
+    monkeypatch.setattr(keeper, "_hear_requests", lambda: (states.append(keeper.is_settled), heard()))
+    keeper._step()
+    assert (states, keeper.is_settled, following.follower.is_live) == ([False], True, False)
 
 
 def backed_up(path: Path, target: Path) -> None:

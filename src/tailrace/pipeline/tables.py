@@ -44,7 +44,7 @@ class TableKeeper:
         self._refused: dict[str, str] = {}  # tables that can not be published, and why
         self._retries: dict[str, tuple[float, float]] = {}  # of tables that failed: when, and after which wait
         self._error: TailraceError | None = None
-        self.is_settled = False  # the source's tables have been looked at once
+        self.is_settled = False  # the source's tables have been looked at once, and what was asked of us is heard
         self._thread = WatchedThread(self._run, f"tables of {sink.name}")
 
     def start(self) -> None:
@@ -99,6 +99,7 @@ class TableKeeper:
     def _step(self) -> None:
         self._discover()
         self._hear_requests()
+        self.is_settled = True
         self.sink.make_sure()
         groups = self._catching_up()
         for group in groups:
@@ -124,7 +125,6 @@ class TableKeeper:
             self._meet(each)
         self._miss({each.schema.table for each in facts})
         self._discovered_at = time.monotonic()
-        self.is_settled = True
 
     def _publish(self) -> None:
         """Have the tables published that were made since we last looked, and those that can be published better now."""
@@ -232,9 +232,11 @@ class TableKeeper:
             return
         self._asked_at = time.monotonic()
         for name, request in requests.waiting(self.sink.pipeline.state, self.sink.name).items():
+            if self.copies.is_copying(request.table):
+                continue  # it is heard when that is done
             with self.sink.lock:
                 known = self.sink.tables.get(request.table)
-                if known is not None and not self.copies.is_copying(request.table):
+                if known is not None:
                     self.sink.became(known.again(self._start_of(known), known.schema, reason="it was asked for"))
             requests.done(self.sink.pipeline.state, name)
 
