@@ -12,20 +12,22 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tailrace import config
-from tailrace.errors import PositionLost, SinkChanged, SinkUnavailable
+from tailrace.errors import PositionLost, SinkChanged, SinkRejected, SinkUnavailable
 from tailrace.log.reader import LogReader, Slice
 from tailrace.log.storage import Storage
 from tailrace.log.writer import LogWriter
-from tailrace.model.lifecycle import TableState, TableStatus
+from tailrace.model.lifecycle import StoredAs, TableState, TableStatus
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.model.types import ColumnType, Kind
 from tailrace.pipeline import applying, requests, tables
 from tailrace.pipeline.applying import SinkPipeline
 from tailrace.pipeline.tables import TableKeeper
 from tailrace.sinks.sql.sqlite import SqliteSink
+from tailrace.sources.base import TableFacts
 from tailrace.sources.postgres import pgoutput, positions
 from tailrace.sources.postgres.publications import Published
 from tailrace.spark.apply import ApplyPlan, PartResult, stage_part
@@ -260,6 +262,37 @@ def test_a_run_is_not_settled_before_it_has_heard_what_was_asked_of_it(
     monkeypatch.setattr(keeper, "_hear_requests", lambda: (states.append(keeper.is_settled), heard()))
     keeper._step()
     assert (states, keeper.is_settled, following.follower.is_live) == ([False], True, False)
+
+
+def test_a_table_that_gets_other_names_in_the_sink_is_copied_again(following: Following) -> None:
+    """What was copied is under the old names, and stays there."""
+    held = following.sink.held_as(EVENTS)
+    status = TableStatus(EVENTS.table, TableState.LIVE, following.follower.watermark, EVENTS, membership="m")
+    following.follower.tables[EVENTS.table] = status = msgspec.structs.replace(status, held_as=held)
+    keeper = TableKeeper(following.follower)
+    facts = TableFacts(EVENTS, "m", StoredAs({}, ""), 0)
+    assert keeper._break(status, facts) is None
+    for setting in ({"columns": {EVENTS.table: {"n": "number"}}}, {"tables": {EVENTS.table: "happenings"}}):
+        settings = msgspec.structs.replace(following.pipeline.sinks["replica"], **setting)
+        pipeline = msgspec.structs.replace(following.pipeline, sinks={"replica": settings})
+        following.follower.sink = SqliteSink(pipeline, "replica")
+        assert keeper._break(status, facts) == "its names in the sink were changed in the file"
+
+
+def test_a_table_of_somebody_else_under_a_new_name_is_not_cleared(following: Following) -> None:
+    following.copied(EVENTS)
+    with closing(sqlite3.connect(following.path, isolation_level=None)) as connection:
+        connection.execute("CREATE TABLE happenings (n INTEGER)")
+        connection.execute("INSERT INTO happenings VALUES (42)")
+    old = msgspec.structs.replace(following.follower.tables[EVENTS.table], held_as=following.sink.held_as(EVENTS))
+    following.follower.write(old)
+    settings = msgspec.structs.replace(following.pipeline.sinks["replica"], tables={EVENTS.table: "happenings"})
+    sink = SqliteSink(msgspec.structs.replace(following.pipeline, sinks={"replica": settings}), "replica")
+    sink.claim("another run")
+    again = old.again(old.watermark, EVENTS)
+    with pytest.raises(SinkRejected, match="rows that tailrace did not write"):
+        sink.begin_snapshot(msgspec.structs.replace(again, held_as=sink.held_as(EVENTS)), [], clear=True)
+    sink.close()
 
 
 def backed_up(path: Path, target: Path) -> None:

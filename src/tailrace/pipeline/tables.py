@@ -165,6 +165,8 @@ class TableKeeper:
             return "it is published again"
         if not known.membership or not (known.visibility or known.state is TableState.LIVE):
             return None  # it waits for its copy
+        if known.held_as and known.held_as != self.sink.sink.held_as(known.schema):
+            return "its names in the sink were changed in the file"
         if known.schema.relation != facts.schema.relation:
             return "it was dropped and made again"
         if known.membership != facts.membership:

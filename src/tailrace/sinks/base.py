@@ -101,6 +101,9 @@ class Sink(Protocol):
     def count_rows(self, schema: TableSchema, seconds: float) -> int | None:
         """The rows of a table at this moment; None if the sink can not tell within `seconds`. Changes nothing."""
 
+    def held_as(self, schema: TableSchema) -> str:
+        """Under which names the sink holds a table, by its settings of this moment."""
+
     def stage(self, batch: str, part: int, changes: Iterable[NetChanges]) -> Any:
         """In a task: write `changes` where no reader sees them. Returns a small picklable receipt."""
 

@@ -59,6 +59,9 @@ class NullSink:
     def count_rows(self, schema: TableSchema, seconds: float) -> int | None:
         return None
 
+    def held_as(self, schema: TableSchema) -> str:
+        return ""
+
     def stage(self, batch: str, part: int, changes: Iterable[NetChanges]) -> NullPart:
         return NullPart((), sum(piece.count for piece in changes))
 

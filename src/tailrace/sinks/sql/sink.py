@@ -125,6 +125,10 @@ class SqlSink:
         with self._sessions.look(f"counting {schema.table}") as session:
             return self.dialect.count(session, self.dialect.qualified(self._target(schema)), seconds)
 
+    def held_as(self, schema: TableSchema) -> str:
+        renames = self.settings.columns.get(schema.table, {})
+        return msgspec.json.encode([str(self._target(schema)), sorted(renames.items())]).decode()
+
     def forget(self) -> None:
         with self._sessions.use("forgetting the pipeline") as session:
             if self.dialect.is_there(self.url) and self._notes.exists(session):
@@ -254,7 +258,8 @@ class SqlSink:
         others = [s.schema for s in self._notes.statuses(session) if s.table != status.table]
         folds = self.dialect.folds_names
         check_collisions(((s.table, str(self._target(s))) for s in [*others, status.schema]), folds=folds)
-        is_known = self._notes.status(session, status.table) is not None
+        known = self._notes.status(session, status.table)
+        is_known = known is not None and known.held_as in ("", status.held_as)  # under this very name
         if clear and (unknown := self._map.unknown(status.schema)):
             raise SinkRejected(
                 f"sinks.{self.name}.columns renames {', '.join(unknown)}, which {status.table} does not have"
@@ -266,12 +271,14 @@ class SqlSink:
 
         First the status without any chunk, which means that the snapshot begins anew; then the table.
         """
-        if clear and self._notes.status(session, status.table) is not None:
+        known = self._notes.status(session, status.table)
+        if clear and known is not None:
+            begun = msgspec.structs.replace(status, state=TableState.SNAPSHOT, held_as=known.held_as)
             with transaction(session):
                 session.lock(self.owner)
                 self._check_claim(session)
                 self._notes.replace_marks(session, status.table, [])
-                self._notes.write_status(session, msgspec.structs.replace(status, state=TableState.SNAPSHOT))
+                self._notes.write_status(session, begun)
         self._lock_before(session)
         self._prepare(session, status, target, clear=clear)
 
