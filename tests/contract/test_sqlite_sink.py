@@ -552,3 +552,21 @@ def test_a_folder_that_may_not_be_written_is_one_clear_sentence(tmp_path):
     tmp_path.chmod(0o555)
     with pytest.raises(SinkRejected, match="cannot be written"):
         SqliteSink(pipeline(tmp_path, "shop"), "replica").check()
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_a_file_that_is_replaced_while_it_is_open_gets_no_rows_that_nobody_will_read(tmp_path, is_removed):
+    sink = SqliteSink(pipeline(tmp_path, "under_test"), "replica")
+    path = tmp_path / "replica.db"
+    apply(sink, [net(LOOSE, [(1, "a")])], 10)
+    with closing(sqlite3.connect(path)) as connection, closing(sqlite3.connect(tmp_path / "backup.db")) as backup:
+        connection.backup(backup)
+    apply(sink, [net(LOOSE, [(2, "b")])], 20)
+    path.unlink() if is_removed else os.replace(tmp_path / "backup.db", path)
+    for side in (f"{path}-wal", f"{path}-shm"):
+        Path(side).unlink(missing_ok=True)
+    part = sink.stage("batch", 0, [net(LOOSE, [(3, "c")])])
+    with pytest.raises(SinkUnavailable, match="replaced"):
+        sink.commit(Batch((part,), watermark(30), before=watermark(20)), SourceRows(LOOSE))
+    assert sink.read_state().watermark == (None if is_removed else watermark(10))
+    sink.close()

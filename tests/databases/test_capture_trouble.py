@@ -49,6 +49,14 @@ def test_a_capture_that_is_down_or_waits_for_room_is_in_status_and_not_current(t
             server.restart()
             wait_until(lambda: "capture is" not in status_of(file), seconds=120, what="the capture to be back")
 
+            frozen = pipeline.capture_process()
+            frozen.suspend()
+            wait_until(lambda: "capture is silent since" in status_of(file), seconds=60, what="the silence")
+            assert lags_of(file) == {None}
+            frozen.resume()
+            wait_until(lambda: "capture is" not in status_of(file), seconds=60, what="the capture to be heard")
+            assert lags_of(file) == {0.0}
+
             with closing(sqlite3.connect(tmp_path / "replica.db", isolation_level=None)) as somebody:
                 somebody.execute("BEGIN IMMEDIATE")
                 with psycopg.connect(server.url, autocommit=True) as connection:

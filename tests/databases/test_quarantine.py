@@ -35,7 +35,14 @@ def sink_url(postgres_server):
     postgres_server.drop_database("quarantine_sink")
 
 
-def test_refused_rows_are_listed_replayed_and_dropped(postgres_url, sink_url, tmp_path):
+@pytest.fixture
+def other_url(postgres_server):
+    """Another database behind the same pipeline file."""
+    yield postgres_server.create_database("quarantine_other")
+    postgres_server.drop_database("quarantine_other")
+
+
+def test_refused_rows_are_listed_replayed_and_dropped(postgres_url, sink_url, other_url, tmp_path):
     execute(
         postgres_url,
         "CREATE TABLE articles (id int PRIMARY KEY, title text, price numeric(12,2))",
@@ -78,6 +85,14 @@ def test_refused_rows_are_listed_replayed_and_dropped(postgres_url, sink_url, tm
     assert {"7", "1000", "3000"} <= {word.strip(",();") for word in line.split()}, line
 
     execute(postgres_url, "UPDATE articles SET price = 70 WHERE id = 7", "DELETE FROM articles WHERE id = 3000")
+    execute(other_url, "CREATE TABLE articles (id int PRIMARY KEY, title text, price numeric(12,2))")
+    (tmp_path / "other").mkdir()
+    other = write_pipeline(tmp_path / "other", other_url, {"copy": {"url": sink_url, "on_error": "quarantine"}})
+    refused = tailrace("quarantine", "replay", other)
+    assert refused.returncode == 1
+    assert "database" in refused.stderr
+    assert execute(sink_url, "SELECT price::text FROM articles WHERE id = 7") == [("7.00",)]
+
     replayed = tailrace("quarantine", "replay", file)
     assert replayed.returncode == 1
     assert replayed.stdout == "copy: public.articles: 2 written or gone from the source, 1 left: refused again\n"

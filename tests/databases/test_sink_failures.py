@@ -62,7 +62,7 @@ class Story:
         """Write the file with these sinks, and start."""
         self.sinks = sinks
         urls = {name: sink.url for name, sink in sinks.items()}
-        settings = {"source": {"snapshot": {"chunk_bytes": 524_288}}}
+        settings = {"source": {"snapshot": {"chunk_bytes": 524_288}}, "log": {"keep": "256 MiB"}}
         self.file = write_pipeline(self.folder, self.url, urls, name="failures", **settings)
         self.pipeline = RunningPipeline(self.file, environment=environment)
 
@@ -152,6 +152,21 @@ def test_a_server_that_restarts_and_sessions_that_are_cut_go_unnoticed_by_the_ro
     for kind in story.servers:
         assert story.sinks[kind].cut_sessions()
     story.execute(ONE, "UPDATE items SET n = -n WHERE id < 500")
+    story.assert_equal()
+
+
+def test_a_sqlite_file_that_is_put_back_from_a_backup_under_the_run_gets_what_it_lacks(story: Story) -> None:
+    path, backup = story.sinks["sqlite"].path, story.folder / "backup.db"
+    with closing(sqlite3.connect(path)) as connection, closing(sqlite3.connect(backup)) as copy:
+        connection.backup(copy)
+    story.execute(ONE, "DELETE FROM items WHERE id = 4")
+    story.assert_equal()
+    since = len(story.pipeline.events)
+    for side in (f"{path}-wal", f"{path}-shm"):
+        Path(side).unlink(missing_ok=True)
+    backup.replace(path)
+    story.execute(ONE)
+    story.wait_for_words({"sqlite": "was replaced"}, since)
     story.assert_equal()
 
 

@@ -170,6 +170,17 @@ def test_a_person_reads_a_table(stopped, capsys):
     assert parts[:8] == ["replica", "public.parts", "live", "498", "500", "9", "0/20", "stopped"]
 
 
+def test_a_sink_that_does_not_answer_is_said_and_the_others_are_shown(stopped, capsys):
+    document = stopped.read_text()
+    stopped.write_text(document.replace("sinks:\n", "sinks:\n  gone:\n    url: mysql://nobody@127.0.0.1:9/gone\n"))
+    assert main(["status", str(stopped)]) == 1
+    said = capsys.readouterr()
+    assert "error: sink gone: " in said.err
+    assert "public.parts" in said.out
+    assert main(["status", str(stopped), "--json"]) == 1
+    assert {line["sink"] for line in json.loads(capsys.readouterr().out)} == {"replica"}
+
+
 @pytest.mark.spark
 @pytest.mark.slow
 def test_a_running_pipeline_is_told_with_its_lag(file, run, postgres_url, tmp_path, capsys):

@@ -135,6 +135,13 @@ def test_a_table_that_can_not_be_written_fails_alone_and_is_copied_again_when_it
     assert [key for key, (state, _) in states(file).items() if state == "failed"] == [("mysql", "public.dated")]
 
 
+def open_to_others(*folders: Path) -> list[str]:
+    """What somebody else than its owner may look into, in folders that hold rows of the source."""
+    found = [path for folder in folders for path in (folder, *folder.rglob("*"))]
+    assert found
+    return [f"{path} {path.stat().st_mode:o}" for path in found if path.exists() and path.stat().st_mode & 0o077]
+
+
 def test_small_tables_and_new_ones_are_live_while_a_large_one_is_copied(postgres_url: str, tmp_path: Path) -> None:
     """The large one takes minutes: a second for each of its pages, of which there are hundreds."""
     small = [f"small_{number}" for number in range(1, 4)]
@@ -153,7 +160,8 @@ def test_small_tables_and_new_ones_are_live_while_a_large_one_is_copied(postgres
         source={"snapshot": {"chunk_bytes": 8192}},
     )
     slow = failpoints.environment("chunk-before-load", action="sleep=1")
-    with RunningPipeline(file, environment=slow) as running:
+    (tmp_path / "scratch").mkdir()
+    with RunningPipeline(file, environment=slow | {"SPARK_LOCAL_DIRS": str(tmp_path / "scratch")}) as running:
 
         def live() -> set[str]:
             return {each["table"] for each in running.said("table") if each["state"] == "live"}
@@ -163,4 +171,6 @@ def test_small_tables_and_new_ones_are_live_while_a_large_one_is_copied(postgres
         running.wait_for(lambda: "public.new_one" in live(), "the new one to be live", 90)
         of_the_large = {each["state"] for each in running.said("table") if each["table"] == "public.a_large_one"}
         assert of_the_large <= {"new", "snapshot"}
+        assert open_to_others(tmp_path / "state") == []
+        assert open_to_others(*(tmp_path / "scratch").iterdir()) == []
         assert running.stop() == 0, running.output

@@ -257,3 +257,14 @@ def test_a_change_that_can_not_be_read_is_the_trouble_of_its_table_only(feed):
     assert set(result.failed) == {"public.items"}
     assert isinstance(result.failed["public.items"], DecodeError)
     assert "offset 3" in str(result.failed["public.items"])
+
+
+def test_segments_that_are_merged_after_they_were_planned_are_read_all_the_same(feed):
+    for number in range(1, 4):
+        feed.append(*transaction(insert(1, str(number), "a"), at=0x1000 * number))
+    reader = LogReader(feed.writer.storage)
+    planned = reader.slices(3, reader.end())
+    assert feed.writer.merge(list(feed.writer.segments), 1 << 20)
+    plan = ApplyPlan(DecodingSource(), ListingSink(), feed.writer.storage, "batch", ALL)
+    result = stage_part(plan, 0, planned)
+    assert (rows(result), result.position) == ([(2, "a"), (3, "a")], "0/3008")

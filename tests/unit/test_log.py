@@ -736,3 +736,21 @@ def test_a_file_that_is_not_there_is_not_found(storage):
     storage.create()
     with pytest.raises(FileNotFoundError):
         storage.read("nothing")
+
+
+def test_what_is_written_is_for_its_owner_alone(tmp_path):
+    """Whatever the umask: the log holds every captured row."""
+    before = os.umask(0)
+    try:
+        storage = Storage(str(tmp_path / "state"))
+        storage.create()
+        storage.lock("run.lock").close()
+        writer = LogWriter.create(storage.folder("log"), None, START)
+        Feed(writer, {1: ITEMS}).append(*transaction(*rows(1)))
+        writer.close()
+    finally:
+        os.umask(before)
+    found = [tmp_path / "state", *(tmp_path / "state").rglob("*")]
+    modes = {path.name: path.stat().st_mode & 0o777 for path in found}
+    assert len(modes) > 4
+    assert modes == {path.name: 0o700 if path.is_dir() else 0o600 for path in found}

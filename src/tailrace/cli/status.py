@@ -1,9 +1,12 @@
-"""`tailrace status`: how far each table is in each sink: state, rows, lag. Changes nothing, and disturbs no run."""
+"""`tailrace status`: how far each table is in each sink: state, rows, lag. Changes nothing, and disturbs no run.
+
+Exit code 1 if a sink can not be asked; what the others say is shown all the same.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections import Counter
+import sys
 from typing import TYPE_CHECKING
 
 from tailrace.cli.arguments import Commands, add_pipeline, pipeline
@@ -11,6 +14,7 @@ from tailrace.cli.arguments import Commands, add_pipeline, pipeline
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from tailrace.config import Pipeline
     from tailrace.pipeline.status import TableLine
 
 RIGHT = ("rows", "copied", "chunks", "offset", "lag", "behind")
@@ -30,29 +34,37 @@ def run(args: argparse.Namespace) -> int:
 
     from tailrace.cli import readers as reader_tables
     from tailrace.cli.printing import console
-    from tailrace.pipeline import quarantine, readers, status
+    from tailrace.pipeline import readers, status
 
-    lines = status.read(wanted)
+    lines, errors = status.look(wanted)
+    for error in errors.values():
+        print(f"error: {error}", file=sys.stderr)
     if args.json:
         print(msgspec.json.encode(lines).decode())
-        return 0
+        return 1 if errors else 0
     out = console()
     if lines:
         out.print(_table(lines))
     for line in (line for line in lines if line.reason):
         print(f"{line.table} in sink {line.sink} is {line.state}: {line.reason}")
-    for name in wanted.sinks:
+    for name in (name for name in wanted.sinks if name not in errors):
         if not any(line.sink == name for line in lines):
             print(f"sink {name} has nothing of this pipeline yet")
-    for name, count in Counter(sink for sink, _ in quarantine.entries(wanted, quarantine.Chosen())).items():
-        print(f"sink {name} has {count:,} rows set aside: see `tailrace quarantine list`")
+        _print_quarantine(wanted, name)
     if named := readers.read(wanted):
         out.print(reader_tables.table(named))
     if trouble := status.capture_trouble(wanted.state):
         print(trouble)
-    for error in {line.source_error for line in lines if line.source_error}:
-        print(f"how far the source is, is not known: {error}")
-    return 0
+    for words in {line.source_error for line in lines if line.source_error}:
+        print(f"how far the source is, is not known: {words}")
+    return 1 if errors else 0
+
+
+def _print_quarantine(wanted: Pipeline, sink: str) -> None:
+    from tailrace.pipeline import quarantine
+
+    if count := len(quarantine.entries(wanted, quarantine.Chosen(sink))):
+        print(f"sink {sink} has {count:,} rows set aside: see `tailrace quarantine list`")
 
 
 def _table(lines: list[TableLine]) -> Table:

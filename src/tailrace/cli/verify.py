@@ -23,5 +23,8 @@ def run(args: argparse.Namespace) -> int:
     from tailrace.pipeline import verify
 
     comparisons = verify.verify(wanted)
+    if not comparisons:
+        print("nothing was compared: no table of the source matches source.tables")
+        return 1
     console().print(fields_table(comparisons))
     return 0 if all(comparison.is_equal for comparison in comparisons) else 1

@@ -86,6 +86,9 @@ class Lease:
         self._look()
         self._refuse_if_lost()
 
+    def touch(self) -> None:
+        """Its thread does that."""
+
     def close(self) -> None:
         """Let go. What belongs to somebody else by now stays."""
         atexit.unregister(self.close)

@@ -3,6 +3,8 @@
 Guarantee: `publish` makes a file appear whole and durable, or not at all. On a local disk that is: write beside, fsync,
 rename, fsync the directory. Object stores publish an object when its upload completes; elsewhere a file is moved into
 place.
+
+What we make on a local disk is for its owner alone, whatever the umask: the log holds every captured row.
 """
 
 from __future__ import annotations
@@ -43,6 +45,9 @@ class Lock(Protocol):
     def check(self) -> None:
         """Raise StateError if somebody else holds it by now."""
 
+    def touch(self) -> None:
+        """Show those who look that its holder is at work."""
+
     def close(self) -> None: ...
 
 
@@ -62,6 +67,9 @@ class FileLock:
             raise StateError(
                 f"another tailrace process took over the state directory {os.path.dirname(self._file.name)}"
             )
+
+    def touch(self) -> None:
+        os.utime(self._file.fileno())
 
     def close(self) -> None:
         self._file.close()
@@ -85,7 +93,10 @@ class Storage:
 
     def create(self) -> None:
         with _state_errors(self.path):
-            self.filesystem.create_dir(self.path, recursive=True)
+            if self.is_local:
+                _create_locally(self.path)
+            else:
+                self.filesystem.create_dir(self.path, recursive=True)
 
     def exists(self) -> bool:
         with _state_errors(self.path, "read"):
@@ -163,7 +174,7 @@ class Storage:
         if not HAS_FLOCK:
             return None
         with _state_errors(self.path):
-            file = open(self._join(name), "w")  # noqa: SIM115 - closed by the caller
+            file = open(self._join(name), "w", opener=private)  # noqa: SIM115 - closed by the caller
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -178,8 +189,33 @@ class Storage:
             return held is not None and held.is_fresh
         return _is_flocked(self._join(name)) if HAS_FLOCK else None
 
+    def touched_at(self, name: str) -> float | None:
+        """When the holder of a lock has last shown that it is at work, in seconds since 1970; None without a lock."""
+        if not self.is_local:
+            held = lease.read(self, name)
+            return None if held is None else held.renewed
+        try:
+            return os.stat(self._join(name)).st_mtime
+        except OSError:
+            return None
+
     def _join(self, name: str) -> str:
         return f"{self.path.rstrip('/')}/{name}"
+
+
+def private(path: str, flags: int) -> int:
+    """An opener for files that nobody else may read."""
+    return os.open(path, flags, 0o600)
+
+
+def _create_locally(path: str) -> None:
+    """A folder that is there already keeps its mode: it may be somebody's for other things as well."""
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
 
 
 def _is_flocked(path: str) -> bool | None:
@@ -231,7 +267,7 @@ def _local_files(path: str, suffix: str) -> dict[str, tuple[int, float]]:
 def _publish_locally(folder: str, name: str, parts: Iterable[Any]) -> int:
     final = Path(folder) / name
     beside = final.with_name(f"{name}.part")
-    with open(beside, "wb") as file:
+    with open(beside, "wb", opener=private) as file:
         size = _write(file, parts)
         failpoints.reached("log-segment-written")
         file.flush()

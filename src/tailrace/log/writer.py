@@ -24,6 +24,8 @@ from tailrace.model.frames import Definition, Frames
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import SourceIdentity
 
+LOCK = "writer.lock"
+
 
 class SegmentFacts(msgspec.Struct, frozen=True):
     size: int
@@ -51,7 +53,7 @@ class LogWriter:
     @classmethod
     def open(cls, storage: Storage) -> LogWriter | None:
         """The log in this folder, or None if there is none yet."""
-        lock = storage.lock("writer.lock") if read_identity(storage) else None
+        lock = storage.lock(LOCK) if read_identity(storage) else None
         identity = read_identity(storage)
         return cls(storage, identity, lock) if identity else None
 
@@ -59,7 +61,7 @@ class LogWriter:
     def create(cls, storage: Storage, source: SourceIdentity | None, start_position: str) -> LogWriter:
         """A new, empty log whose first message follows `start_position` of the source."""
         storage.create()
-        lock = storage.lock("writer.lock")
+        lock = storage.lock(LOCK)
         if read_identity(storage):
             raise StateError(f"there is a change log in {storage.path} already")
         identity = LogIdentity(id=uuid.uuid4().hex[:16], source=source, start_position=start_position)
@@ -169,6 +171,11 @@ class LogWriter:
         """Fencing: a writer that was stopped for long, and wakes after another took over, writes nothing."""
         if self._lock is not None:
             self._lock.check()
+
+    def touch(self) -> None:
+        """Show that the log has all there is, though nothing may be written for long."""
+        if self._lock is not None:
+            self._lock.touch()
 
     def close(self) -> None:
         if self._lock is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tailrace.errors import PositionLost
 from tailrace.log.reader import LogReader
 from tailrace.log.segment import SegmentName
 from tailrace.model.watermark import Watermark
@@ -55,9 +56,15 @@ def begins_at(log: LogReader) -> str:
 
 
 def anchored(log: LogReader, source: Any, mark: Watermark, log_id: str) -> Watermark:
-    """The same place as `mark`, in the log that has `log_id`."""
+    """The same place as `mark`, in the log that has `log_id`. Raises PositionLost where the log begins after it."""
     if is_in(log, source, mark):
         return mark
+    begin = begins_at(log)
+    if mark.position and begin and not source.reached(mark.position, begin):
+        raise PositionLost(
+            f"the sink has the changes up to {mark.position}, and the change log begins at {begin}: was the sink put"
+            " back from a backup?"
+        )
     return Watermark(log_id, offset_at(log, source, mark.position), mark.position, mark.source)
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tailrace import config, failpoints
-from tailrace.errors import EngineLost, TailraceError
+from tailrace.errors import EngineLost, SinkChanged, SinkRejected, TailraceError
 from tailrace.log.reader import LogReader
 from tailrace.log.storage import Storage
 from tailrace.model.lifecycle import ASIDE, CATCHING_UP, COPYING, TableState, TableStatus
@@ -70,18 +70,46 @@ class SinkPipeline:
         self.tables: dict[str, TableStatus] = {}
         self.watermark = Watermark(log_id, 0, "")
         self._stored: Watermark | None = None  # as the sink itself holds it, in whatever log
+        self._found_anew: dict[tuple[str, Watermark], Watermark] = {}  # a table's place, and as the sink holds it
+        self._start_position = ""
+        self._is_unsure = False  # the answer to a commit was lost: only the sink knows where it is
+        self._followed = 0  # the offset after which the query's next micro-batch begins
         self.unknown = threading.Event()  # the log holds a table that the sink has never heard of
         self.on_commit: Callable[[], None] = lambda: None
         self._range = (0, 0)  # the offsets of the batch under way
         self.fetched: set[str] = set()  # tables of which rows may have been read that are newer than `snapshot_end`
 
     def load_state(self, start_position: str) -> None:
-        """Read where the sink is, and find that place in the present log."""
+        """Read where the sink is, and find that place in the present log. Tables that it never heard of stay."""
         state = self.sink.read_state()
+        self._is_unsure, self._start_position = True, start_position
         self._stored = state.watermark
         self.watermark = self._beginning(start_position) if state.watermark is None else self._anchor(state.watermark)
-        self.tables = {name: self._anchored(status) for name, status in state.tables.items()}
+        unheard = {name: s for name, s in self.tables.items() if s.state is TableState.NEW}
+        self.tables = unheard | {name: self._anchored(status) for name, status in state.tables.items()}
+        self._found_anew = {(name, self.tables[name].watermark): s.watermark for name, s in state.tables.items()}
+        self._is_unsure = False
         self.fetched = {name for name, s in self.tables.items() if s.state is TableState.AHEAD}  # by a run of before
+
+    def make_sure(self) -> None:
+        """Before anything is planned: ask the sink where it is, if the answer to a commit was lost."""
+        with self.lock:
+            if self._is_unsure:
+                self.load_state(self._start_position)
+
+    @contextmanager
+    def _answered(self) -> Iterator[None]:
+        """A commit, of what was planned when all answers were known. What the sink refuses is not done, for sure."""
+        with self.lock:
+            if self._is_unsure:
+                raise SinkChanged(f"sink {self.name} may not be where it was, and is asked first")
+            self._is_unsure = True
+            try:
+                yield
+            except SinkRejected:
+                self._is_unsure = False
+                raise
+            self._is_unsure = False
 
     def _anchored(self, status: TableStatus) -> TableStatus:
         is_follower = status.state in ASIDE or status.state is TableState.LIVE  # its own place is of no use
@@ -120,6 +148,7 @@ class SinkPipeline:
     def start(self) -> None:
         """Begin to follow the log from the sink's own watermark."""
         self.error = None
+        self._followed = self.watermark.offset
         try:
             self.query = self._query()
         except Exception as error:  # a query that does not start is one that is lost
@@ -211,6 +240,8 @@ class SinkPipeline:
             if self.is_stopping:
                 raise Stopping
             try:
+                self.make_sure()
+                self._refuse_gap()
                 self.isolated(lambda: self._apply(frame, number))
             except TailraceError as error:
                 self.error = error
@@ -219,6 +250,11 @@ class SinkPipeline:
                 self.error = self._lost(said_by(error))
                 raise
         self.on_commit()
+
+    def _refuse_gap(self) -> None:
+        """A sink that was asked again may be elsewhere: what lies between is not in the next micro-batch."""
+        if self.watermark.offset != self._followed:
+            raise SinkChanged(f"sink {self.name} is at offset {self.watermark.offset}, and was at {self._followed}")
 
     def isolated(self, work: Callable[[], None]) -> None:
         """Do something for many tables; one that the sink refuses is set aside, and it is done for the others.
@@ -247,16 +283,20 @@ class SinkPipeline:
     def write(self, *statuses: TableStatus) -> None:
         """Make statuses durable; what the sink has of the tables stays as it is."""
         with self.lock:
-            self.sink.commit(Batch(tables=statuses), self._fetch)
+            self.make_sure()
+            with self._answered():
+                self.sink.commit(Batch(tables=statuses), self._fetch)
             for status in statuses:
                 self.tables[status.table] = status
 
     def take_in(self, status: TableStatus, change: Evolved) -> bool:
         """Change a live table in place; false if the sink can not."""
         with self.lock:
+            self.make_sure()
             if not self.sink.takes_in_place(change):
                 return False
-            self.sink.commit(Batch(tables=(status,), evolved=(change,)), self._fetch)
+            with self._answered():
+                self.sink.commit(Batch(tables=(status,), evolved=(change,)), self._fetch)
             self.tables.pop(change.before.table, None)
             self.tables[status.table] = status
             return True
@@ -281,7 +321,7 @@ class SinkPipeline:
         self._refuse_failures(results)
         before = {t: self.tables[t].state for t in live}
         self.applied += self._commit(results, outcome, mark)
-        self.watermark = mark
+        self.watermark, self._followed = mark, mark.offset
         self.last_commit_us = max((r.time_us for r in results), default=self.last_commit_us)
         self.committed_at = time.time()
         for table in (t for t, state in before.items() if self.tables[t].state is not state):
@@ -298,12 +338,19 @@ class SinkPipeline:
     def _commit(self, results: list[PartResult], outcome: Evolution, mark: Watermark | None) -> int:
         parts = tuple(outcome.keep(r.staged) for r in results if r.staged is not None)
         changed = tuple(s for t, s in outcome.tables.items() if s != self.tables.get(t))
-        with self.lock:
-            touched = self.sink.commit(Batch(parts, mark, changed, self._stored, outcome.evolved), self._fetch)
+        with self._answered():
+            places = self._stored_places(changed)
+            batch = Batch(parts, mark, changed, self._stored, places=places, evolved=outcome.evolved)
+            touched = self.sink.commit(batch, self._fetch)
             self._stored = mark or self._stored
             for status in changed:
                 self.tables[status.table] = status
         return int(touched)
+
+    def _stored_places(self, statuses: Iterable[TableStatus]) -> dict[str, Watermark]:
+        """Where the sink has these tables, before a commit moves them."""
+        places = {s.table: self.tables[s.table].watermark for s in statuses if s.table in self.tables}
+        return {table: self._found_anew.get((table, place), place) for table, place in places.items()}
 
     def _fetch(self, schema: TableSchema, keys: Any) -> Any:
         """Rows as the source has them, once it shows what the batch tells of them.

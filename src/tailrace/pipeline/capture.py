@@ -27,6 +27,7 @@ from tailrace.spark.layout import LOG, READERS
 LOCK_SECONDS = 15.0
 POLL_SECONDS = 0.05
 REPORT_SECONDS = 0.2
+ALIVE_SECONDS = 2.0  # then it says so, though there is nothing new
 CROWDED = 200  # segments; beyond, each one more makes the next a millisecond later
 
 
@@ -183,9 +184,11 @@ class Pump:
         full = (self.is_full, int(now - self._free_at), self.retention.held_by)
         progress = Progress(self.capture.received, self.log.end, self.log.size, self.changes, *full)
         is_news = self._reported is None or progress.end != self._reported.end
-        if progress != self._reported and (is_news or now - self._reported_at >= REPORT_SECONDS):
+        age = now - self._reported_at
+        if age >= ALIVE_SECONDS or (progress != self._reported and (is_news or age >= REPORT_SECONDS)):
             self._reported, self._reported_at = progress, now
             say(progress)
+            self.log.touch()
 
 
 def say(event: Event) -> None:

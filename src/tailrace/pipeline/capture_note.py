@@ -13,7 +13,11 @@ import msgspec
 
 from tailrace.errors import StateError
 from tailrace.log.storage import Storage
-from tailrace.spark.layout import CAPTURE
+from tailrace.log.writer import LOCK
+from tailrace.spark.layout import CAPTURE, LOG
+
+SILENT_SECONDS = 10.0
+"""A capture that has not shown itself for so long is at work no more, whatever its note says."""
 
 _UNITS = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10}
 
@@ -72,6 +76,16 @@ def read(state: str) -> CaptureNote | None:
         return msgspec.json.decode(Storage(state).read(CAPTURE), type=CaptureNote)
     except (OSError, msgspec.MsgspecError):
         return None
+
+
+def silence(state: str) -> str:
+    """That the capture process of the run in this state directory is not heard of; empty if it is."""
+    at = Storage(state).folder(LOG).touched_at(LOCK)
+    return "" if at is None or time.time() - at < SILENT_SECONDS else silent(at)
+
+
+def silent(at: float) -> str:
+    return f"capture is silent since {_time(at)}: its process is stopped, or cut off from the state directory"
 
 
 def _time(seconds: float) -> str:

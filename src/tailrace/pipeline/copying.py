@@ -224,6 +224,7 @@ class CopyLane:
             rows=0,
             membership=facts.membership,
             stored=facts.stored,
+            held_as=self.sink.sink.held_as(schema),
         )
         return self._started(started, planned)
 

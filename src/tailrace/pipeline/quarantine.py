@@ -35,9 +35,16 @@ def entries(pipeline: config.Pipeline, chosen: Chosen) -> list[tuple[str, Quaran
 
 
 def replay(pipeline: config.Pipeline, chosen: Chosen) -> list[Replayed]:
-    """Write the rows as the source has them now. What is refused again stays where it is."""
+    """Write the rows as the source has them now. What is refused again stays where it is.
+
+    Raises SourceChanged where the source is not the one that the sink's rows are from.
+    """
     source: Any = registry.source_class(pipeline.source.url)(pipeline)
     with _sinks(pipeline, chosen) as sinks:
+        for sink in sinks.values():
+            mark = sink.read_state().watermark
+            if mark is not None and mark.source is not None:
+                source.check_same(mark.source, mark.position)
         return [result for name, sink in sinks.items() for result in _replay(name, sink, source, chosen)]
 
 

@@ -23,6 +23,7 @@ class CopyAgain(msgspec.Struct, frozen=True):
 
 
 def ask(state: str, request: CopyAgain) -> None:
+    Storage(state).create()
     folder = Storage(state).folder(REQUESTS)
     folder.create()
     folder.publish(f"{uuid.uuid4().hex}{SUFFIX}", msgspec.json.encode(request))

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from tailrace import config, registry
-from tailrace.errors import OffsetGone, SourceError
+from tailrace.errors import OffsetGone, SinkError, SourceError
 from tailrace.log.reader import LogReader
 from tailrace.log.storage import Storage
 from tailrace.model.lifecycle import ASIDE, COPYING, TableState, TableStatus
@@ -60,9 +60,24 @@ class TableLine(msgspec.Struct, frozen=True):
 
 
 def read(pipeline: config.Pipeline) -> list[TableLine]:
-    """A line a sink and table, in the order of the file and the alphabet."""
+    """A line a sink and table, in the order of the file and the alphabet. Raises if a sink can not be asked."""
+    lines, errors = look(pipeline)
+    for error in errors.values():
+        raise error
+    return lines
+
+
+def look(pipeline: config.Pipeline) -> tuple[list[TableLine], dict[str, SinkError]]:
+    """As `read`, for the sinks that answer; and why the others do not."""
     around = _Surroundings(pipeline)
-    return [line for name in pipeline.sinks for line in _sink_lines(pipeline, name, around)]
+    lines: list[TableLine] = []
+    errors: dict[str, SinkError] = {}
+    for name in pipeline.sinks:
+        try:
+            lines += _sink_lines(pipeline, name, around)
+        except SinkError as error:
+            errors[name] = error
+    return lines, errors
 
 
 class _Surroundings:
@@ -96,8 +111,10 @@ class _Surroundings:
 
 def capture_trouble(state: str) -> str:
     """Why a run that is going captures nothing at this moment; empty if it does, or if there is none."""
-    note = None if run_state(state) is RunState.STOPPED else capture_note.read(state)
-    return "" if note is None else note.sentence
+    if run_state(state) is RunState.STOPPED:
+        return ""
+    note = capture_note.read(state)
+    return (note.sentence if note is not None else "") or capture_note.silence(state)
 
 
 def run_state(state: str) -> RunState:

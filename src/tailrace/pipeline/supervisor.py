@@ -14,7 +14,7 @@ import msgspec
 from tailrace import errors
 from tailrace.errors import SourceUnavailable, TailraceError
 from tailrace.pipeline.capture import Acknowledge, Event, Failed, Order, Progress, Remark
-from tailrace.pipeline.capture_note import CaptureState, Notice, full
+from tailrace.pipeline.capture_note import SILENT_SECONDS, CaptureState, Notice, full, silent
 from tailrace.pipeline.threads import WatchedThread
 
 FIRST_BACKOFF_SECONDS = 0.5
@@ -38,6 +38,7 @@ class CaptureSupervisor:
         self._error: TailraceError | None = None
         self._notice = Notice(order.pipeline.state)
         self._told_full_at = float("-inf")
+        self._heard_at = time.time()
         self._thread = WatchedThread(self._run, "capture")
 
     def start(self) -> None:
@@ -72,7 +73,8 @@ class CaptureSupervisor:
     @property
     def trouble(self) -> str:
         """Why nothing is captured at this moment; empty if all is well."""
-        return self._notice.now.sentence
+        is_silent = time.time() - self._heard_at > SILENT_SECONDS
+        return self._notice.now.sentence or (silent(self._heard_at) if is_silent else "")
 
     @property
     def pid(self) -> int | None:
@@ -123,6 +125,7 @@ class CaptureSupervisor:
         assert process.stdout is not None
         for line in process.stdout:
             event: Event = msgspec.json.decode(line, type=Event)
+            self._heard_at = time.time()
             if isinstance(event, Failed):
                 failure = _as_error(event)
             elif isinstance(event, Remark):

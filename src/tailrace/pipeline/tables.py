@@ -45,7 +45,8 @@ class TableKeeper:
         self._troubled: set[str] = set()  # tables that the stream does not tell all of
         self._retries: dict[str, tuple[float, float]] = {}  # of tables that failed: when, and after which wait
         self._error: TailraceError | None = None
-        self.is_settled = False  # the source's tables have been looked at, and none waits to be published
+        self._is_published = False  # no table waits to be published
+        self.is_settled = False  # the source's tables have been looked at, and what was asked of us is heard
         self._thread = WatchedThread(self._run, f"tables of {sink.name}")
 
     def start(self) -> None:
@@ -100,6 +101,8 @@ class TableKeeper:
     def _step(self) -> None:
         self._discover()
         self._hear_requests()
+        self.is_settled = self._is_published
+        self.sink.make_sure()
         groups = self._catching_up()
         for group in groups:
             self.sink.isolated(lambda group=group: self._catch_up(group))  # type: ignore[misc]  # a loop's variable
@@ -125,7 +128,7 @@ class TableKeeper:
             self.sink.isolated(lambda each=each: self._meet(each))  # type: ignore[misc]  # a loop's variable
         self._miss({each.schema.table for each in facts})
         self._discovered_at = time.monotonic()
-        self.is_settled = self.is_settled or not waiting
+        self._is_published = self._is_published or not waiting
 
     def _publish(self) -> tuple[str, ...]:
         """Have the tables published that were made since we last looked, and those that can be published better now.
@@ -183,6 +186,8 @@ class TableKeeper:
             return "it is published again"
         if not known.membership or not (known.visibility or known.state is TableState.LIVE):
             return None  # it waits for its copy
+        if known.held_as and known.held_as != self.sink.sink.held_as(known.schema):
+            return "its names in the sink were changed in the file"
         if known.schema.relation != facts.schema.relation:
             return "it was dropped and made again"
         if known.membership != facts.membership:
@@ -226,7 +231,13 @@ class TableKeeper:
         fills = fills_of(self.source, known, facts.schema)
         if fills is None:
             return False
-        now = msgspec.structs.replace(known, table=facts.schema.table, schema=facts.schema, stored=facts.stored)
+        now = msgspec.structs.replace(
+            known,
+            table=facts.schema.table,
+            schema=facts.schema,
+            stored=facts.stored,
+            held_as=self.sink.sink.held_as(facts.schema),
+        )
         return self.sink.take_in(now, evolved_to(known, facts.schema, fills))
 
     def _follow_names(self, facts: list[TableFacts]) -> None:
@@ -235,11 +246,12 @@ class TableKeeper:
         gone = {s.schema.relation: s for s in list(self.sink.tables.values()) if s.table not in present}
         for each in facts:
             known = gone.get(each.schema.relation)
-            is_new = each.schema.table not in self.sink.tables
-            if known is not None and is_new and known.state is TableState.LIVE and known.membership == each.membership:
-                with self.sink.lock:
-                    if self._take_in(known, each):
-                        self.sink.say_table(self.sink.tables[each.schema.table])
+            if known is None or each.schema.table in self.sink.tables or known.state is not TableState.LIVE:
+                continue
+            is_held = known.held_as in ("", self.sink.sink.held_as(known.schema))
+            with self.sink.lock:
+                if is_held and known.membership == each.membership and self._take_in(known, each):
+                    self.sink.say_table(self.sink.tables[each.schema.table])
 
     def _miss(self, present: set[str]) -> None:
         """Tables that are not captured any more are set aside, whatever they were."""
@@ -274,9 +286,11 @@ class TableKeeper:
             return
         self._asked_at = time.monotonic()
         for name, request in requests.waiting(self.sink.pipeline.state, self.sink.name).items():
+            if self.copies.is_copying(request.table):
+                continue  # it is heard when that is done
             with self.sink.lock:
                 known = self.sink.tables.get(request.table)
-                if known is not None and not self.copies.is_copying(request.table):
+                if known is not None:
                     self.sink.became(known.again(self._start_of(known), known.schema, reason="it was asked for"))
             requests.done(self.sink.pipeline.state, name)
 

@@ -130,15 +130,9 @@ def _is_running(pipeline: config.Pipeline) -> bool:
     return bool(Storage(pipeline.state).is_locked("run.lock"))
 
 
-@contextmanager
-def _held(pipeline: config.Pipeline) -> Iterator[Hold]:
+def _held(pipeline: config.Pipeline) -> Hold:
     """Let the sinks go no further than the log goes now."""
-    hold = Hold(pipeline.state)
-    hold.place(LogReader(Storage(pipeline.state).folder(LOG)).end())
-    try:
-        yield hold
-    finally:
-        hold.release()
+    return Hold(pipeline.state, LogReader(Storage(pipeline.state).folder(LOG)).end())
 
 
 @contextmanager
@@ -160,7 +154,6 @@ def _is_met(
     log = LogReader(Storage(pipeline.state).folder(LOG))
     while not _has_captured(log, source, snapshot.position):
         _wait_a_little(deadline, f"the change log to reach {snapshot.position}")
-        hold.renew()
     target = offset_seen(log, source, snapshot)
     if target is None:
         return False
@@ -170,7 +163,6 @@ def _is_met(
         if state.watermark is not None and state.watermark.offset >= target:
             return bool(state.watermark.offset == target)
         _wait_a_little(deadline, f"sink {sink.name} to reach {snapshot.position}")
-        hold.renew()
 
 
 def _has_captured(log: LogReader, source: Any, position: str) -> bool:

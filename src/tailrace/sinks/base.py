@@ -4,8 +4,9 @@
 - Committed: data, table statuses, chunk marks and the watermark became durable in one step. A reader sees all or none.
 - Claimed: from here on runs that claimed the sink earlier write nothing any more, not even what they had under way.
 
-A commit is: this run's claim is still the last one, the watermark is the one that the batch started from, then all of
-the batch, or nothing. `commit` of a batch that was committed before changes nothing, whoever lost the answer.
+A commit is: this run's claim is still the last one, the watermark and the tables' own places are those that the batch
+started from, then all of the batch, or nothing. `commit` of a batch that was committed before changes nothing, whoever
+lost the answer.
 """
 
 from __future__ import annotations
@@ -81,13 +82,15 @@ class Batch(msgspec.Struct, frozen=True):
     """What one commit makes durable. `parts` are what `stage` returned, to be applied in this order.
 
     The sink's own watermark goes from `before` to `watermark`. Without a `watermark` only the tables' own places move
-    (a catch-up step). Of tables in `evolved` the parts may hold rows of every version from the old to the new one.
+    (a catch-up step), from those in `places`. Of tables in `evolved` the parts may hold rows of every version from the
+    old to the new one.
     """
 
     parts: tuple[Any, ...] = ()
     watermark: Watermark | None = None
     tables: tuple[TableStatus, ...] = ()
     before: Watermark | None = None
+    places: dict[str, Watermark] = {}
     evolved: tuple[Evolved, ...] = ()
 
 
@@ -112,13 +115,16 @@ class Sink(Protocol):
     def count_rows(self, schema: TableSchema, seconds: float) -> int | None:
         """The rows of a table at this moment; None if the sink can not tell within `seconds`. Changes nothing."""
 
+    def held_as(self, schema: TableSchema) -> str:
+        """Under which names the sink holds a table, by its settings of this moment."""
+
     def stage(self, batch: str, part: int, changes: Iterable[NetChanges]) -> Any:
         """In a task: write `changes` where no reader sees them. Returns a small picklable receipt."""
 
     def commit(self, batch: Batch, fetch: FetchRows) -> int:
         """On the driver, once: apply the parts in order. Returns how many rows were touched.
 
-        Raises SinkTaken after another run's claim, SinkChanged where the watermark is not the one before the batch. An
+        Raises SinkTaken after another run's claim, SinkChanged where the sink is not as it was before the batch. An
         error that is one table's own says which (`error.table`); nothing of the batch is applied then, either.
         """
 

@@ -59,6 +59,9 @@ class NullSink:
     def count_rows(self, schema: TableSchema, seconds: float) -> int | None:
         return None
 
+    def held_as(self, schema: TableSchema) -> str:
+        return ""
+
     def stage(self, batch: str, part: int, changes: Iterable[NetChanges]) -> NullPart:
         return NullPart((), sum(piece.count for piece in changes))
 
@@ -128,7 +131,7 @@ class NullSink:
             return NullNote()
 
     def _write(self, note: NullNote) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         beside = self._folder / "note.part"
         beside.write_bytes(msgspec.json.encode(note))
         beside.replace(self._folder / "note.json")

@@ -17,8 +17,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.errors import EngineLost, TailraceError
-from tailrace.log import segment
-from tailrace.log.reader import Slice
+from tailrace.log.reader import LogReader, Slice
 from tailrace.log.segment import SegmentName
 from tailrace.log.storage import Storage
 from tailrace.model.changes import Changes
@@ -163,7 +162,7 @@ def _changes_in(plan: ApplyPlan, piece: Slice, found: _Found) -> Iterator[Change
     """The wanted changes of one slice."""
     name = SegmentName.parse(piece.name)
     assert name is not None
-    header, frames = segment.read(plan.log, name)
+    header, frames = LogReader(plan.log).read(name)  # it may have been merged with others since it was planned
     for table, count in header.tables.items():
         found.seen[table] = found.seen.get(table, 0) + count
     if (end := _last_end(frames.transactions, piece.last)) is not None:

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from tailrace import config
 from tailrace.errors import EngineLost
+from tailrace.log.storage import private
 
 LOG_NAME = "spark.log"
 TASK_TRIES = 4  # a worker that is killed is no reason to stop: chunks and parts can be done again
@@ -30,6 +31,7 @@ _DEFAULTS = {
     "spark.scheduler.mode": "FAIR",
     "spark.python.daemon.module": "tailrace.spark.daemon",
     "spark.python.worker.reuse": "true",
+    "spark.hadoop.fs.permissions.umask-mode": "077",  # Hadoop gives its files a mode of its own
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.pollingDelay": "20ms",
@@ -54,10 +56,20 @@ def open_session(pipeline: config.Pipeline) -> SparkSession:
     if SparkSession.getActiveSession() is None:
         _quiet_pyspark()
     try:
-        with _quiet_jvm(pipeline.state), _kept_interrupt():
+        with _quiet_jvm(pipeline.state), _kept_interrupt(), _private_files():
             return builder.getOrCreate()
     except Exception as error:
         raise EngineLost(f"Spark did not start: {str(error).splitlines()[0]}") from error
+
+
+@contextmanager
+def _private_files() -> Iterator[None]:
+    """A JVM that is started in here, and its workers, make files for their owner alone: plans, spills, checkpoints."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 @contextmanager
@@ -92,7 +104,7 @@ def _quiet_jvm(state: str) -> Iterator[None]:
         yield
         return
     kept = os.dup(2)
-    with open(Path(state) / LOG_NAME, "ab") as target:
+    with open(Path(state) / LOG_NAME, "ab", opener=private) as target:
         os.dup2(target.fileno(), 2)
     try:
         yield

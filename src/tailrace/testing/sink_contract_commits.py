@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +113,33 @@ class CommitsContract:
         other.close()
         assert same(rows(LOOSE), [(1, "a"), (3, "c")])
 
+    def test_a_claim_does_not_wait_for_ever_for_a_chunk_that_was_stopped(
+        self, sink: Sink, make_sink: MakeSink, rows: ReadRows
+    ) -> None:
+        """In the midst of its load. What it has loaded so far is gone, and it loads no more."""
+        sink.claim("first")
+        sink.begin_snapshot(status(LOOSE, TableState.SNAPSHOT), [chunk(LOOSE)], clear=True)
+        has_begun, is_over = threading.Event(), threading.Event()
+
+        def stopping() -> Iterator[pa.RecordBatch]:
+            yield table_of(LOOSE, [(1, "late")])
+            has_begun.set()
+            is_over.wait(60)
+            yield table_of(LOOSE, [(2, "late")])
+
+        other = make_sink()
+        with ThreadPoolExecutor(1) as pool:
+            loading = pool.submit(sink.load_chunk, LOOSE, chunk(LOOSE), stopping())
+            assert has_begun.wait(30)
+            try:
+                other.claim("second")
+            finally:
+                is_over.set()
+            assert isinstance(loading.exception(), SinkTaken | SinkUnavailable)
+        apply(other, [net(LOOSE, [(3, "c")])], 15)
+        other.close()
+        assert rows(LOOSE) == [(3, "c")]
+
     def test_a_commit_whose_answer_was_lost_may_be_repeated(self, sink: Sink, rows: ReadRows) -> None:
         part = sink.stage("batch", 0, [net(LOOSE, [(1, "a")])])
         batch = Batch((part,), watermark(10), (status(LOOSE),))
@@ -140,6 +169,24 @@ class CommitsContract:
         assert rows(LOOSE) == [(1, "a")]
         state = sink.read_state()
         assert (state.watermark, state.tables) == (None, {LOOSE.table: step})
+
+    def test_a_step_that_did_not_start_where_the_table_is_changes_nothing(self, sink: Sink, rows: ReadRows) -> None:
+        """As after a commit whose answer was lost, or where the sink was put back from a backup."""
+        first, second = (status(LOOSE, TableState.CATCH_UP, offset) for offset in (10, 20))
+        part = sink.stage("catch-up", 0, [net(LOOSE, [(1, "a")])])
+        sink.commit(Batch((part,), None, (first,)), SourceRows(LOOSE))
+        part = sink.stage("catch-up", 0, [net(LOOSE, [(1, "a"), (2, "b")])])
+        with pytest.raises(SinkChanged, match="loose"):
+            sink.commit(Batch((part,), None, (second,), places={LOOSE.table: watermark(0)}), SourceRows(LOOSE))
+        assert (rows(LOOSE), sink.read_state().tables) == ([(1, "a")], {LOOSE.table: first})
+
+    def test_a_place_of_the_sink_does_not_stand_for_the_tables_of_a_batch(self, sink: Sink) -> None:
+        """The sink's own place may have been written together with another table."""
+        sink.commit(Batch((), watermark(10), (status(ORDERS, offset=10),)), SourceRows(ORDERS))
+        part = sink.stage("catch-up", 0, [net(LOOSE, [(1, "a")])])
+        with pytest.raises(SinkChanged):
+            sink.commit(Batch((part,), watermark(10), (status(LOOSE, offset=10),)), SourceRows(LOOSE))
+        assert sink.read_state().tables.keys() == {ORDERS.table}
 
     def test_the_last_step_of_a_catch_up_moves_the_table_on(self, sink: Sink, rows: ReadRows) -> None:
         sink.commit(Batch((), None, (status(LOOSE, TableState.CATCH_UP, 10),)), SourceRows(LOOSE))

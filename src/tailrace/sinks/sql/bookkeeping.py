@@ -129,15 +129,19 @@ class Bookkeeping:
 
         Raises SinkChanged where the sink is neither before the batch nor behind it.
         """
-        if batch.watermark is None:
-            return bool(batch.tables) and all(self.status(session, new.table) == new for new in batch.tables)
         stored = self.watermark(session)
-        if batch.watermark.is_at(stored):
+        known = {new.table: self.status(session, new.table) for new in batch.tables}
+        is_there = batch.watermark.is_at(stored) if batch.watermark is not None else bool(batch.tables)
+        if is_there and all(known[new.table] == new for new in batch.tables):
             return True
-        if stored is not None and not stored.is_at(batch.before):
+        if batch.watermark is not None and stored is not None and not stored.is_at(batch.before):
             raise SinkChanged(
                 f"the watermark of {self._owner} in the sink is offset {stored.offset}, and not where this run left it"
             )
+        for table, place in batch.places.items():
+            status = known[table]
+            if status is None or not status.watermark.is_at(place):
+                raise SinkChanged(f"{table} is not where this run left it in the sink of {self._owner}")
         return False
 
     def is_loaded(self, session: Session, mark: ChunkMark) -> bool:

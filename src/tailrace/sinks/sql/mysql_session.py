@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
@@ -28,6 +29,7 @@ CONNECT_TIMEOUT_SECONDS = 10
 LOCK_TIMEOUT_SECONDS = 30
 NET_TIMEOUT_SECONDS = 3600  # the rows of a load come as fast as the source gives them
 TAKE_OVER_SECONDS = 5
+SHARES = 64  # sessions that share a name; one more waits
 PACKET_BYTES = 1 << 20
 PORT = 3306
 
@@ -173,23 +175,43 @@ class MySqlSession:
             yield from in_pieces(cursor.fetchmany)
 
     def lock(self, name: str) -> None:
-        if self.execute("SELECT GET_LOCK(%s, %s)", [_lock_name(name), LOCK_TIMEOUT_SECONDS]) != [(1,)]:
+        if not self._take(_lock_name(name), LOCK_TIMEOUT_SECONDS):
             raise pymysql.OperationalError(1205, "another session of this pipeline holds the lock")
-        self._locks.append(_lock_name(name))
 
     def lock_shared(self, name: str) -> None:
-        """MySQL's named locks can not be shared: the row that is read with `share_lock` does it."""
+        """MySQL's named locks can not be shared: a name that is has places, of which each session takes one.
+
+        The row that is read with `share_lock` keeps out whoever does not know that.
+        """
+        places = _places(name)
+        first = self.connection.thread_id() % SHARES
+        if not any(self._take(place, 0) for place in places[first:] + places[:first]):
+            self.lock(f"{name}/{first}")
 
     def take_over(self, name: str) -> None:
-        [(free, holder)] = self.execute(
-            "SELECT GET_LOCK(%s, %s), IS_USED_LOCK(%s)", [_lock_name(name), TAKE_OVER_SECONDS, _lock_name(name)]
-        )
-        if free != 1 and holder is not None:
+        names = [_lock_name(name), *_places(name)]
+        asked = ", ".join("GET_LOCK(%s, 0)" for _ in names)
+        [found] = self.execute(f"SELECT {asked}", names)
+        self._locks += [each for each, free in zip(names, found, strict=True) if free == 1]
+        deadline = time.monotonic() + TAKE_OVER_SECONDS
+        for each in (each for each, free in zip(names, found, strict=True) if free != 1):
+            self._take_over(each, max(deadline - time.monotonic(), 0))
+
+    def _take_over(self, name: str, seconds: float) -> None:
+        if self._take(name, seconds):
+            return
+        [(holder,)] = self.execute("SELECT IS_USED_LOCK(%s)", [name])
+        if holder is not None:
             with suppress(pymysql.MySQLError):  # it may have ended by itself
                 self.execute(f"KILL {int(holder)}")
-        self.lock(name)  # once more is no matter: a session may hold a name several times
-        if free == 1:
-            self._locks.append(_lock_name(name))
+        if not self._take(name, LOCK_TIMEOUT_SECONDS):
+            raise pymysql.OperationalError(1205, "another session of this pipeline holds the lock")
+
+    def _take(self, name: str, seconds: float) -> bool:
+        """Once more is no matter: a session may hold a name several times."""
+        is_ours = self.execute("SELECT GET_LOCK(%s, %s)", [name, seconds]) == [(1,)]
+        self._locks += [name] if is_ours else []
+        return is_ours
 
     def begin(self) -> None:
         self.execute("START TRANSACTION")
@@ -226,6 +248,10 @@ def server_of(url: str) -> str:
 
 def _lock_name(name: str) -> str:
     return f"tailrace_{hashlib.sha256(name.encode()).hexdigest()[:40]}"
+
+
+def _places(name: str) -> list[str]:
+    return [_lock_name(f"{name}/{place}") for place in range(SHARES)]
 
 
 def _arguments(url: str) -> dict[str, Any]:

@@ -110,6 +110,14 @@ class SqlSink:
         session.lock_shared(self._run_lock)
         self._notes.check_claim(session, self.run)
 
+    def _lock_before(self, session: Session) -> None:
+        """Before DDL that is no part of a transaction: nobody can claim the sink without breaking this session off.
+
+        The locks are held until the next transaction ends, or the session does.
+        """
+        session.lock(self.owner)
+        self._check_claim(session)
+
     @property
     def _run_lock(self) -> str:
         return f"{self.owner}/run"
@@ -117,6 +125,10 @@ class SqlSink:
     def count_rows(self, schema: TableSchema, seconds: float) -> int | None:
         with self._sessions.look(f"counting {schema.table}") as session:
             return self.dialect.count(session, self.dialect.qualified(self._places.table(schema)), seconds)
+
+    def held_as(self, schema: TableSchema) -> str:
+        renames = self.settings.columns.get(schema.table, {})
+        return msgspec.json.encode([str(self._places.table(schema)), sorted(renames.items())]).decode()
 
     def forget(self) -> None:
         with self._sessions.use("forgetting the pipeline") as session:
@@ -186,9 +198,10 @@ class SqlSink:
         with self._sessions.use("committing a batch") as session, self._leaving(session, staged):
             self._create_notes(session)
             self._settle(session)
-            if not self.dialect.ddl_is_transactional and not self._notes.is_committed(session, batch):
-                self._notes.check_claim(session, self.run)
-                self._change_tables(session, batch)
+            if not self.dialect.ddl_is_transactional:
+                self._lock_before(session)
+                if not self._notes.is_committed(session, batch):
+                    self._change_tables(session, batch)
             with transaction(session):
                 session.lock(self.owner)
                 self._check_claim(session)
@@ -321,7 +334,8 @@ class SqlSink:
         others = [s.schema for s in self._notes.statuses(session) if s.table != status.table]
         folds = self.dialect.folds_names
         check_collisions(((s.table, str(self._places.table(s))) for s in [*others, status.schema]), folds=folds)
-        is_known = self._notes.status(session, status.table) is not None
+        known = self._notes.status(session, status.table)
+        is_known = known is not None and known.held_as in ("", status.held_as)  # under this very name
         if clear and (unknown := self._map.unknown(status.schema)):
             raise SinkRejected(
                 f"sinks.{self.name}.columns renames {', '.join(unknown)}, which {status.table} does not have"
@@ -338,12 +352,15 @@ class SqlSink:
 
         First the status without any chunk, which means that the snapshot begins anew; then the table.
         """
-        if clear and self._notes.status(session, status.table) is not None:
+        known = self._notes.status(session, status.table)
+        if clear and known is not None:
+            begun = msgspec.structs.replace(status, state=TableState.SNAPSHOT, held_as=known.held_as)
             with transaction(session):
                 session.lock(self.owner)
                 self._check_claim(session)
                 self._notes.replace_marks(session, status.table, [])
-                self._notes.write_status(session, msgspec.structs.replace(status, state=TableState.SNAPSHOT))
+                self._notes.write_status(session, begun)
+        self._lock_before(session)
         self._prepare(session, status, clear=clear)
 
     def _write_statuses(self, session: Session, statuses: Iterable[TableStatus]) -> list[str]:
@@ -378,6 +395,7 @@ class SqlSink:
         for status in self._notes.statuses(session):
             if status.state is TableState.LIVE and status.is_beside:
                 copy, target = self._places.copy_of(status.table), self._places.table(status.schema)
+                self._lock_before(session)
                 with self._sessions.errors(f"putting the copy of {status.table} in its place"):
                     self._replace(session, target, copy)
                 with transaction(session):
@@ -388,9 +406,8 @@ class SqlSink:
 
     def _replace(self, session: Session, target: Target, copy: Target) -> None:
         if self.dialect.existing(session, copy) is not None:  # or else it was done already
-            for statement in self.dialect.replace(
-                target, copy, has_table=self.dialect.existing(session, target) is not None
-            ):
+            has_table = self.dialect.existing(session, target) is not None
+            for statement in self.dialect.replace(target, copy, has_table=has_table):
                 session.execute(statement)
         self._versions.clear()
 

@@ -293,5 +293,12 @@ class SqliteSink(SqlSink):
 
     def __init__(self, pipeline: config.Pipeline, name: str) -> None:
         path = config.sqlite_path(pipeline.sinks[name].url)
-        file = SqliteFile(name, path, Path(pipeline.state) / "staged" / name)
+        file = SqliteFile(name, path, _scratch(pipeline, name, path))
         super().__init__(SqliteDialect(file), pipeline, name)
+
+
+def _scratch(pipeline: config.Pipeline, name: str, path: Path) -> Path:
+    """Where tasks stage: in the state folder, or beside the sink's file where that is in an object store."""
+    if "://" in pipeline.state:
+        return path.with_name(f".{path.name}.staged")
+    return Path(pipeline.state) / "staged" / name

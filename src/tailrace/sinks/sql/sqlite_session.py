@@ -53,6 +53,14 @@ class SqliteFile(msgspec.Struct, frozen=True):
         """The staging file that is attached under a (quoted) name."""
         return self.scratch / (name.strip('"') + ".db")
 
+    def inode(self) -> tuple[int, int] | None:
+        """Which file that is at present; None if there is none."""
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
     def address(self) -> str:
         return f"file:{quote_path(str(self.path))}?mode=rwc"
 
@@ -75,6 +83,7 @@ class SqliteSession:
         self._file, self._busy_seconds, self._is_reading = file, busy_seconds, is_reading
         self._attached: list[str] = []
         self._temporary: list[str] = []
+        self._inode: tuple[int, int] | None = None
 
     @cached_property
     def connection(self) -> sqlite3.Connection:
@@ -82,6 +91,7 @@ class SqliteSession:
             return self._connect(self._file.address_to_read())
         self._file.check_folder()
         connection = self._connect(self._file.address())
+        self._inode = self._file.inode()
         try:
             for setting in _SETTINGS:
                 connection.execute(f"PRAGMA {setting}").fetchall()
@@ -161,10 +171,17 @@ class SqliteSession:
 
     def begin(self) -> None:
         self.connection.execute("BEGIN IMMEDIATE")
+        self._check_file()
 
     def commit(self) -> None:
         self.connection.execute("COMMIT")
         self._release()
+        self._check_file()
+
+    def _check_file(self) -> None:
+        """Who opened a file goes on writing to it when it is removed, or another takes its place; nobody reads that."""
+        if self._file.inode() != self._inode:
+            raise SinkUnavailable(f"sink {self._file.sink}: the file {self._file.path} was replaced while it was open")
 
     def rollback(self) -> None:
         if self.connection.in_transaction:

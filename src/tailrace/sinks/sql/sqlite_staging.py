@@ -43,7 +43,7 @@ class SqliteStagingFile:
             self._connection.close()
 
     def _open(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._connection = adbc.connect(str(self._path), autocommit=True)
         self._cursor = self._connection.cursor()
         for pragma in _PRAGMAS:

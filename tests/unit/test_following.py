@@ -1,0 +1,307 @@
+"""A sink that follows the log, without Spark: what it does after a commit whose answer was lost, or a restored backup.
+
+The table has no key, so that whatever is applied twice, or not at all, shows.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tailrace import config
+from tailrace.errors import PositionLost, SinkChanged, SinkRejected, SinkUnavailable
+from tailrace.log.reader import LogReader, Slice
+from tailrace.log.storage import Storage
+from tailrace.log.writer import LogWriter
+from tailrace.model.lifecycle import StoredAs, TableState, TableStatus
+from tailrace.model.schema import Column, Identity, TableSchema
+from tailrace.model.types import ColumnType, Kind
+from tailrace.pipeline import applying, requests, tables
+from tailrace.pipeline.applying import SinkPipeline
+from tailrace.pipeline.tables import TableKeeper
+from tailrace.sinks.sql.sqlite import SqliteSink
+from tailrace.sources.base import TableFacts
+from tailrace.sources.postgres import pgoutput, positions
+from tailrace.sources.postgres.publications import Published
+from tailrace.spark.apply import ApplyPlan, PartResult, stage_part
+from tailrace.testing.messages import Feed, insert, transaction
+
+EVENTS = TableSchema("public", "events", (Column("n", ColumnType(Kind.INT64, "bigint")),), (), Identity.FULL, 1)
+OTHERS = TableSchema("public", "others", (Column("n", ColumnType(Kind.INT64, "bigint")),), (), Identity.FULL, 2)
+
+
+class Source:
+    """The part of the PostgreSQL source that is needed here; it has no server."""
+
+    decode = staticmethod(pgoutput.decode)
+    reached = staticmethod(positions.reached)
+
+    def positions(self, values: Any) -> list[str]:
+        return [positions.format_lsn(value) for value in values.tolist()]
+
+
+class Context:
+    defaultParallelism = 1  # noqa: N815 - Spark's name
+
+
+class Session:
+    sparkContext = Context()  # noqa: N815 - Spark's name
+
+
+class Following:
+    """One SQLite sink behind one log. Rows are numbered as they come."""
+
+    def __init__(self, folder: Path) -> None:
+        source = config.Source("postgresql://localhost/none", ("public.*",))
+        sinks = {"replica": config.Sink(f"sqlite:///{folder}/replica.db")}
+        self.pipeline = config.Pipeline("under_test", source, sinks, state=str(folder / "state"))
+        self.path = folder / "replica.db"
+        self.writer = LogWriter.create(Storage(self.pipeline.state).folder("log"), None, "0/100")
+        self.feed = Feed(self.writer, {1: EVENTS, 2: OTHERS})
+        self.sink = SqliteSink(self.pipeline, "replica")
+        self.sink.claim("a run")
+        self.count = 0
+        self.follower = self.begin()
+
+    def begin(self) -> SinkPipeline:
+        """As a run does at its start."""
+        spark: Any = Session()
+        log_id = self.writer.identity.id
+        self.follower = SinkPipeline(
+            spark, self.pipeline, "replica", Source(), self.sink, log_id, lambda *_, **__: None
+        )
+        self.follower.load_state("0/100")
+        self.follower.start()
+        return self.follower
+
+    def happen(self) -> int:
+        """A transaction with a row for each table; the offset of its end."""
+        self.count += 1
+        n = str(self.count)
+        self.feed.append(*transaction(insert(1, n), insert(2, n), xid=700 + self.count, at=0x1000 * self.count))
+        return self.writer.end
+
+    def copied(self, *schemas: TableSchema) -> list[TableStatus]:
+        """The tables, empty and copied, at the beginning of the log."""
+        for schema in schemas:
+            status = TableStatus(schema.table, TableState.SNAPSHOT, self.follower.watermark, schema)
+            self.follower.tables[schema.table] = self.sink.begin_snapshot(status, [], clear=True)
+            self.follower.write(status.move(TableState.CATCH_UP))
+        return [self.follower.tables[schema.table] for schema in schemas]
+
+    def follow(self, after: int | None = None) -> None:
+        """A micro-batch: all that the log has behind an offset, which is the sink's place."""
+        log = LogReader(self.writer.storage)
+        frame: Any = log.slices(self.follower.watermark.offset if after is None else after, log.end())
+        self.follower._on_batch(frame, 0)
+
+    def step(self, schema: TableSchema, last: int, *, finish: bool = False) -> None:
+        self.follower.make_sure()
+        self.follower.catch_up_to([self.follower.tables[schema.table]], last, finish=finish)
+
+    def lose_an_answer(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The next commit is done, and nobody is told."""
+        commit = self.sink.commit
+
+        def lost(*arguments: Any) -> int:
+            monkeypatch.setattr(self.sink, "commit", commit)
+            commit(*arguments)
+            raise SinkUnavailable("the connection is gone")
+
+        monkeypatch.setattr(self.sink, "commit", lost)
+
+    def rows(self, schema: TableSchema = EVENTS) -> list[int]:
+        with closing(sqlite3.connect(self.path)) as connection:
+            return [n for (n,) in connection.execute(f"SELECT n FROM {schema.name} ORDER BY n")]
+
+
+@pytest.fixture
+def following(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Following]:
+    def staged(plan: ApplyPlan, slices: list[Slice]) -> list[PartResult]:
+        return [stage_part(plan, 0, slices)] if slices else []
+
+    monkeypatch.setattr(applying, "stage_range", lambda spark, plan, slices, most: staged(plan, slices))
+    monkeypatch.setattr(SinkPipeline, "_query", lambda _: None)
+    monkeypatch.setattr(applying, "stage_batch", lambda frame, plan: staged(plan, frame))
+    found = Following(tmp_path)
+    yield found
+    found.sink.close()
+    found.writer.close()
+
+
+def test_a_step_of_a_catch_up_whose_answer_was_lost_is_not_applied_twice(
+    following: Following, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    following.copied(EVENTS)
+    end = following.happen()
+    following.lose_an_answer(monkeypatch)
+    with pytest.raises(SinkUnavailable):
+        following.step(EVENTS, end)
+    following.step(EVENTS, following.happen())
+    assert following.rows() == [1, 2]
+
+
+def test_a_table_that_became_live_and_nobody_was_told_misses_nothing(
+    following: Following, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    following.copied(EVENTS)
+    following.happen()
+    following.follow()
+    following.lose_an_answer(monkeypatch)
+    with pytest.raises(SinkUnavailable):
+        following.step(EVENTS, following.follower.watermark.offset, finish=True)
+    following.happen()
+    following.follow()
+    following.begin()  # the run died, and another goes on
+    following.happen()
+    following.follow()
+    assert following.rows() == [1, 2, 3]
+
+
+def test_the_first_table_to_be_live_does_not_speak_for_the_second(
+    following: Following, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is first writes the sink's own place, which is where the second would write it too."""
+    following.copied(EVENTS, OTHERS)
+    end = following.happen()
+    following.follower.watermark = following.follower.log.place() or following.follower.watermark
+    following.lose_an_answer(monkeypatch)
+    with pytest.raises(SinkUnavailable):
+        following.step(EVENTS, end, finish=True)
+    following.step(OTHERS, end, finish=True)
+    assert following.rows(OTHERS) == [1]
+    assert following.sink.read_state().tables[OTHERS.table].state is TableState.LIVE
+
+
+def test_a_step_does_not_begin_where_the_sink_is_not(following: Following, tmp_path: Path) -> None:
+    """The sink was put back from a backup in the midst of a catch-up."""
+    following.copied(EVENTS)
+    following.step(EVENTS, following.happen())
+    backed_up(following.path, tmp_path / "backup.db")
+    following.step(EVENTS, following.happen())
+    put_back(tmp_path / "backup.db", following.path)
+    end = following.happen()
+    for _ in range(2):  # it is noticed once by the file, and once by what it says
+        with pytest.raises((SinkUnavailable, SinkChanged)):
+            following.follower.catch_up_to([following.follower.tables[EVENTS.table]], end, finish=False)
+    following.step(EVENTS, end)
+    assert following.rows() == [1, 2, 3]
+
+
+def test_a_micro_batch_does_not_begin_where_the_sink_is_not(following: Following, tmp_path: Path) -> None:
+    """The sink was put back from a backup, and somebody else has asked it where it is by now."""
+    following.copied(EVENTS)
+    following.happen()
+    following.follow()
+    following.step(EVENTS, following.follower.watermark.offset, finish=True)
+    backed_up(following.path, tmp_path / "backup.db")
+    following.happen()
+    following.follow()
+    put_back(tmp_path / "backup.db", following.path)
+    with pytest.raises(SinkUnavailable):
+        following.follower.write(following.follower.tables[EVENTS.table])
+    following.follower.make_sure()
+    end = following.happen()
+    with pytest.raises(SinkChanged):
+        following.follow(after=end - 4)
+    following.follower.start()
+    following.follow()
+    assert following.rows() == [1, 2, 3]
+
+
+def test_a_sink_put_back_to_before_the_log_begins_is_refused(following: Following, tmp_path: Path) -> None:
+    """A log that was made anew begins at 1 again: that is not where the sink is."""
+    following.copied(EVENTS)
+    following.step(EVENTS, following.happen())
+    following.happen()
+    following.follow()
+    following.writer.close()
+    shutil.rmtree(tmp_path / "state" / "log")
+    following.writer = LogWriter.create(Storage(following.pipeline.state).folder("log"), None, "0/9000")
+    with pytest.raises(PositionLost, match="begins at 0/9000"):
+        following.begin()
+
+
+def test_a_request_that_comes_while_a_table_is_copied_is_not_forgotten(
+    following: Following, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables, "REQUEST_SECONDS", 0.0)
+    following.copied(EVENTS)
+    following.step(EVENTS, 0, finish=True)
+    keeper = TableKeeper(following.follower)
+    keeper.copies._taken.add(EVENTS.table)
+    requests.ask(following.pipeline.state, requests.CopyAgain("replica", EVENTS.table))
+    keeper._hear_requests()
+    assert following.follower.tables[EVENTS.table].state is TableState.LIVE
+    keeper.copies._taken.clear()
+    keeper._hear_requests()
+    assert following.follower.tables[EVENTS.table].state is TableState.SNAPSHOT
+    assert requests.waiting(following.pipeline.state, "replica") == {}
+
+
+def test_a_run_is_not_settled_before_it_has_heard_what_was_asked_of_it(
+    following: Following, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or it would end, being current, with a copy still to be made."""
+    following.copied(EVENTS)
+    following.step(EVENTS, 0, finish=True)
+    keeper = TableKeeper(following.follower)
+    monkeypatch.setattr(keeper.sink.source, "publish", lambda _: Published(), raising=False)
+    monkeypatch.setattr(keeper.sink.source, "facts", list, raising=False)
+    monkeypatch.setattr(keeper, "_miss", lambda _: None)
+    requests.ask(following.pipeline.state, requests.CopyAgain("replica", EVENTS.table))
+    states = []
+    heard = keeper._hear_requests
+    monkeypatch.setattr(keeper, "_hear_requests", lambda: (states.append(keeper.is_settled), heard()))
+    keeper._step()
+    assert (states, keeper.is_settled, following.follower.is_live) == ([False], True, False)
+
+
+def test_a_table_that_gets_other_names_in_the_sink_is_copied_again(following: Following) -> None:
+    """What was copied is under the old names, and stays there."""
+    held = following.sink.held_as(EVENTS)
+    status = TableStatus(EVENTS.table, TableState.LIVE, following.follower.watermark, EVENTS, membership="m")
+    following.follower.tables[EVENTS.table] = status = msgspec.structs.replace(status, held_as=held)
+    keeper = TableKeeper(following.follower)
+    facts = TableFacts(EVENTS, "m", StoredAs({}, ""), 0)
+    assert keeper._break(status, facts) is None
+    for setting in ({"columns": {EVENTS.table: {"n": "number"}}}, {"tables": {EVENTS.table: "happenings"}}):
+        settings = msgspec.structs.replace(following.pipeline.sinks["replica"], **setting)
+        pipeline = msgspec.structs.replace(following.pipeline, sinks={"replica": settings})
+        following.follower.sink = SqliteSink(pipeline, "replica")
+        assert keeper._break(status, facts) == "its names in the sink were changed in the file"
+
+
+def test_a_table_of_somebody_else_under_a_new_name_is_not_cleared(following: Following) -> None:
+    following.copied(EVENTS)
+    with closing(sqlite3.connect(following.path, isolation_level=None)) as connection:
+        connection.execute("CREATE TABLE happenings (n INTEGER)")
+        connection.execute("INSERT INTO happenings VALUES (42)")
+    old = msgspec.structs.replace(following.follower.tables[EVENTS.table], held_as=following.sink.held_as(EVENTS))
+    following.follower.write(old)
+    settings = msgspec.structs.replace(following.pipeline.sinks["replica"], tables={EVENTS.table: "happenings"})
+    sink = SqliteSink(msgspec.structs.replace(following.pipeline, sinks={"replica": settings}), "replica")
+    sink.claim("another run")
+    again = old.again(old.watermark, EVENTS)
+    with pytest.raises(SinkRejected, match="rows that tailrace did not write"):
+        sink.begin_snapshot(msgspec.structs.replace(again, held_as=sink.held_as(EVENTS)), [], clear=True)
+    sink.close()
+
+
+def backed_up(path: Path, target: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection, closing(sqlite3.connect(target)) as copy:
+        connection.backup(copy)
+
+
+def put_back(backup: Path, path: Path) -> None:
+    """As an operator does, who does not know that somebody has the file open."""
+    for name in (f"{path}-wal", f"{path}-shm"):
+        Path(name).unlink(missing_ok=True)
+    shutil.move(backup, path)
