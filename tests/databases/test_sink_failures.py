@@ -84,8 +84,8 @@ class Story:
         """Until each of these sinks has said its words, of the events from `since` on."""
 
         def has_said(sink: str, wanted: str) -> bool:
-            events = [each for each in self.pipeline.events[since:] if each["event"] in ("sink-retry", "sink-failed")]
-            return any(event["sink"] == sink and re.search(wanted, event["message"]) for event in events)
+            events = [each for each in self.pipeline.events[since:] if each.get("sink") == sink]
+            return any(re.search(wanted, event.get("message") or event.get("reason") or "") for event in events)
 
         self.pipeline.wait_for(lambda: all(has_said(*each) for each in words.items()), f"{words} to be said")
 

@@ -11,6 +11,7 @@ import msgspec
 from tailrace import config, failpoints
 from tailrace.errors import SourceError, SourceRefused, TailraceError
 from tailrace.model.lifecycle import ASIDE, CATCHING_UP, TableState, TableStatus
+from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import Watermark
 from tailrace.pipeline import requests
 from tailrace.pipeline.applying import SinkPipeline, lost, said_by
@@ -43,6 +44,7 @@ class TableKeeper:
         self._discover_seconds = DISCOVER_SECONDS
         self._refused: dict[str, str] = {}  # tables that can not be published, and why
         self._troubled: set[str] = set()  # tables that the stream does not tell all of
+        self._untold: dict[str, tuple[TableSchema, str]] = {}  # what tables were seen to be, and when
         self._retries: dict[str, tuple[float, float]] = {}  # of tables that failed: when, and after which wait
         self._error: TailraceError | None = None
         self._is_published = False  # no table waits to be published
@@ -221,10 +223,18 @@ class TableKeeper:
     def _evolve(self, facts: TableFacts) -> None:
         """Take in what was altered and has not been changed since: the stream has not told, and may never tell."""
         known, schema = self.sink.tables[facts.schema.table], facts.schema
-        if not is_behind(known.schema, schema):
+        if not is_behind(known.schema, schema) or not self._is_told(facts):
             return
         if has_renamed_labels(known.schema, schema) or not self._take_in(known, facts):
             self._copy_again(known, facts, "its columns changed")
+
+    def _is_told(self, facts: TableFacts) -> bool:
+        """Whether the sink is past the moment at which the table was first seen so: what was before has been told."""
+        seen, position = self._untold.get(facts.schema.table, (None, ""))
+        if seen != facts.schema:
+            self._untold[facts.schema.table] = facts.schema, self.source.current_position()
+            return False
+        return bool(self.source.reached(self.sink.watermark.position, position))
 
     def _take_in(self, known: TableStatus, facts: TableFacts) -> bool:
         """Change a live table in place to what it is at the source; false if that can not be."""
@@ -249,8 +259,9 @@ class TableKeeper:
             if known is None or each.schema.table in self.sink.tables or known.state is not TableState.LIVE:
                 continue
             is_held = known.held_as in ("", self.sink.sink.held_as(known.schema))
+            is_same = known.membership == each.membership and not is_behind(known.schema, each.schema)
             with self.sink.lock:
-                if is_held and known.membership == each.membership and self._take_in(known, each):
+                if is_held and is_same and self._take_in(known, each):
                     self.sink.say_table(self.sink.tables[each.schema.table])
 
     def _miss(self, present: set[str]) -> None:
