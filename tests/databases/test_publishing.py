@@ -240,6 +240,15 @@ def test_inserts_of_a_table_without_identity_are_captured_and_its_truncates(url:
     assert frames.tables == {"public.bare": 3}
 
 
+def test_a_table_of_which_a_filter_takes_only_some_rows_can_not_be_followed(url: str, make: Any) -> None:
+    execute(url, SAFE["keyed"], f"CREATE PUBLICATION {MAIN} FOR TABLE keyed WHERE (id > 5)")
+    [filtered] = make().facts()
+    assert "sends only those of its rows that a filter takes" in filtered.trouble
+    execute(url, f"ALTER PUBLICATION {MAIN} SET TABLE keyed")
+    [whole] = make().facts()
+    assert whole.trouble == ""
+
+
 def test_a_publication_that_comes_too_late_stops_the_capture_that_can_not_see_it(
     url: str, make: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

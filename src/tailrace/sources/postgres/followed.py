@@ -18,7 +18,8 @@ from tailrace.sources.postgres.catalog import PUBLISHED
 
 _ACTIONS = f"""
 SELECT c.oid::bigint, string_agg(p.pubname, ' and ' ORDER BY p.pubname), bool_or(p.pubname = %(main)s),
-    bool_or(p.pubinsert), bool_or(p.pubtruncate), bool_or(p.pubupdate), bool_or(p.pubdelete)
+    bool_or(p.pubinsert), bool_or(p.pubtruncate), bool_or(p.pubupdate), bool_or(p.pubdelete),
+    bool_and(r.prqual IS NOT NULL)
 FROM {PUBLISHED} WHERE p.pubname = ANY (%(names)s) GROUP BY c.oid
 """
 
@@ -49,6 +50,7 @@ class Actions(msgspec.Struct, frozen=True):
     truncate: bool
     update: bool
     delete: bool
+    is_filtered: bool
 
     @property
     def lacking(self) -> list[str]:
@@ -90,6 +92,11 @@ def _trouble(table: TableSchema, actions: Mapping[int, Actions], leaves: Sequenc
         return (
             f"publication {sent.publications} does not publish {', '.join(sent.lacking)}: such changes are lost;"
             " ALTER PUBLICATION … SET (publish = …) with all of them"
+        )
+    if sent is not None and sent.is_filtered:
+        return (
+            f"publication {sent.publications} sends only those of its rows that a filter takes, and the others would"
+            " not be kept up to date; take the table out of the publication, and add it without WHERE"
         )
     for leaf in leaves:
         if leaf.is_unlogged:

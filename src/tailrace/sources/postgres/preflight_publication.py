@@ -163,8 +163,8 @@ def _row_filters(name: str, publication: Publication, tables: Sequence[Table]) -
         listed = sql.SQL(", ").join(sql.Identifier(*key) for key in _keys(filtered)).as_string(None)
         yield warn(
             SUBJECT,
-            f"{number_of(len(filtered), 'table')} published with a row filter ({some_of(_names(filtered))}): the first"
-            " copy takes every row, and rows outside of the filter are then not kept up to date",
+            f"{number_of(len(filtered), 'table')} published with a row filter ({some_of(_names(filtered))}): rows"
+            " outside of the filter would not be kept up to date, so that such a table is set aside",
             f"{_alter(name, f'DROP TABLE {listed}')} {_alter(name, f'ADD TABLE {listed}')}",
         )
 
