@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+import msgspec
 import psycopg
 import pytest
 from hypothesis import given, settings
@@ -22,7 +23,7 @@ from tailrace.sinks.sql.postgres import PostgresSink
 from tailrace.sinks.sql.postgres_types import declared, fits, has_same_form
 from tailrace.sources.postgres import snapshot
 from tailrace.sources.postgres.source import PostgresSource
-from tailrace.testing.sink_changes import SourceRows, chunk, status, watermark
+from tailrace.testing.sink_changes import SourceRows, chunk, live, status, watermark
 
 SESSION = "-c DateStyle=ISO -c TimeZone=UTC -c IntervalStyle=iso_8601 -c bytea_output=hex -c search_path=public"
 ARRAYS = {
@@ -102,8 +103,12 @@ class Pair:
         return schema
 
     def load(self, schema: TableSchema) -> None:
-        self.sink.begin_snapshot(status(schema, TableState.SNAPSHOT), [chunk(schema)], clear=True)
-        self.sink.load_chunk(schema, chunk(schema), snapshot.read_all(self.source_url, schema))
+        """A copy that takes the place of what is there."""
+        begun = self.sink.begin_snapshot(status(schema, TableState.SNAPSHOT), [chunk(schema)], clear=True)
+        mark = msgspec.structs.replace(chunk(schema), is_beside=begun.is_beside)
+        self.sink.load_chunk(schema, mark, snapshot.read_all(self.source_url, schema))
+        self.sink.finish_snapshot(begun)
+        live(self.sink, begun, schema)
 
     def apply(self, schema: TableSchema) -> None:
         """Delete all, and bring it again: by a truncate, then by an upsert."""
