@@ -36,12 +36,11 @@ MOVES: dict[TableState, frozenset[TableState]] = {
     TableState.CATCH_UP: _ALWAYS | {TableState.CATCH_UP, TableState.LIVE},
     TableState.AHEAD: _ALWAYS | {TableState.AHEAD, TableState.CATCH_UP},
     TableState.TORN: _ALWAYS | {TableState.TORN, TableState.CATCH_UP},
-    TableState.LIVE: _ALWAYS | {TableState.LIVE, TableState.RESUMED},
+    TableState.LIVE: _ALWAYS | {TableState.LIVE},
     TableState.PAUSED: _ALWAYS,
     TableState.FAILED: _ALWAYS,
 }
-"""Every move there is. A table is copied again from any state; a live one is RESUMED when a part of it is to be added.
-"""
+"""Every move there is. A table is copied again from any state."""
 
 
 class StoredAs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

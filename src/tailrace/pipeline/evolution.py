@@ -21,8 +21,8 @@ from tailrace.model.watermark import Watermark
 from tailrace.sinks.base import Evolved
 from tailrace.spark.apply import PartResult
 
-Fills = dict[int, tuple[str, pa.Array]]
-"""By number of a column that came: its name then, and the one value that old rows have in it."""
+Fills = dict[int, pa.Array]
+"""By number of a column that came: the one value that old rows have in it."""
 
 
 class Evolution(msgspec.Struct, frozen=True):
@@ -88,7 +88,7 @@ def _again(status: TableStatus, version: TableSchema, before: Watermark | None) 
 def evolved_to(status: TableStatus, schema: TableSchema, fills: Fills) -> Evolved:
     """A table's change in place, with the values of those of its new columns that are still there."""
     names = {column.number: column.name for column in schema.columns}
-    kept = {names[number]: array for number, (_, array) in fills.items() if number in names}
+    kept = {names[number]: array for number, array in fills.items() if number in names}
     return Evolved(status.schema, schema, pa.RecordBatch.from_arrays(list(kept.values()), list(kept)))
 
 
@@ -116,11 +116,7 @@ def _came(source: Any, status: TableStatus, new: TableSchema, added: list[Column
     has_values = any(not array.null_count for array in values.columns)
     if status.state is not TableState.LIVE and (has_values or not is_plain):
         return None  # the sink may have rows of either version
-    return {
-        column.number: (column.name, array)
-        for column, array in zip(added, values.columns, strict=True)
-        if not array.null_count
-    }
+    return {column.number: array for column, array in zip(added, values.columns, strict=True) if not array.null_count}
 
 
 def _is_kept(column: Column, known: Column) -> bool:
