@@ -299,7 +299,7 @@ def test_keys_that_differ_in_case_or_blanks_or_accents_are_different_keys(sink, 
     assert sorted(rows(schema)) == sorted((key, 2 if key == "A" else 1) for key in keys if key != "a ")
 
 
-def test_a_key_that_is_too_long_is_refused(sink):
+def test_a_key_that_is_too_long_is_refused(sink, rows):
     schema = TableSchema("public", "words", (Column("k", TEXT), Column("n", INT)), ("k",))
     apply(sink, [net(schema, [("x" * 768, 1)])], 10)
     with pytest.raises(SinkRejected, match=r"merging public\.words: a text that is too long in column k"):
@@ -307,7 +307,7 @@ def test_a_key_that_is_too_long_is_refused(sink):
     sink.begin_snapshot(status(schema, TableState.SNAPSHOT), [chunk(schema)], clear=True)
     with pytest.raises(SinkRejected, match=r"loading public\.words: a text that is too long in column k"):
         sink.load_chunk(schema, chunk(schema), iter([table_of(schema, [("x" * 769, 1)])]))
-    assert list(sink.read_table(schema)) == []
+    assert rows(schema) == [("x" * 768, 1)]
 
 
 def test_a_key_of_many_texts_fits_into_an_index(sink, rows):

@@ -114,6 +114,6 @@ def test_a_position_that_the_source_has_forgotten_is_refused_until_the_pipeline_
 
     dropped = tailrace("drop", file)
     assert dropped.returncode == 0, dropped
-    assert f"dropped replication slot {SLOT}" in dropped.stdout
+    assert "dropped what sink replica remembered" in dropped.stdout
     run_until_current(file)
     assert_equal(postgres_url, file)

@@ -155,7 +155,7 @@ def test_a_capture_process_killed_in_a_transaction_larger_than_the_log_appends_n
 
 
 def test_verify_under_load_says_equal_and_names_the_keys_of_rows_that_are_not(running: Running) -> None:
-    with HotWorkload.start(running.server.url, rate=100, seed=52) as workload:
+    with HotWorkload.start(running.server.url, rate=100, seed=52, truncate=False) as workload:
         running.pipeline.wait_for(lambda: workload.changes > 100, "the workload to be under way")
         for _ in range(2):
             ended = tailrace("verify", running.file)

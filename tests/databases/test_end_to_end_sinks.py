@@ -128,6 +128,12 @@ def setting(
         yield made
 
 
+def failures(pipeline: RunningPipeline) -> dict[str, tuple[str, str]]:
+    """The table that each sink has set aside, and why."""
+    failed = [each for each in pipeline.said("table") if each["state"] == "failed"]
+    return {each["sink"]: (each["table"], each["reason"]) for each in failed}
+
+
 def test_every_kind_of_change_and_of_value_arrives_in_every_sink(setting: Setting) -> None:
     url, file = setting.url, setting.file
     hot.run(url, seed=51, transactions=200)
@@ -157,11 +163,10 @@ def test_every_kind_of_change_and_of_value_arrives_in_every_sink(setting: Settin
             assert [int(word) for word in line.split() if re.fullmatch("100[123]", word)] == [damaged[line.split()[0]]]
 
         setting.execute("DROP TRIGGER finite ON plain", "INSERT INTO plain (id, x) VALUES (2000, 'NaN')")
-        pipeline.wait_for(lambda: len(pipeline.said("sink-failed")) == 2, "MySQL and MariaDB to refuse NaN")
-        for event in pipeline.said("sink-failed"):
-            assert event["message"] == (
-                "public.plain.x (double precision) has NaN or an infinity, which the sink's database can not hold"
-            )
+        pipeline.wait_for(lambda: failures(pipeline).keys() == {"mysql", "mariadb"}, "MySQL and MariaDB to refuse NaN")
+        for table, reason in failures(pipeline).values():
+            assert table == "public.plain"
+            assert reason.startswith("public.plain.x (double precision) has NaN or an infinity, which the sink's")
         wait_until_current(pipeline, file, url, ["postgresql"])
         assert setting.sinks["postgresql"].query("SELECT x::text FROM plain WHERE id = 2000") == [("NaN",)]
-        assert pipeline.stop() == 1, pipeline.output
+        assert pipeline.stop() == 0, pipeline.output

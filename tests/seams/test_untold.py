@@ -101,7 +101,7 @@ def break_tables(url: str) -> None:
         "ALTER TABLE policed ENABLE ROW LEVEL SECURITY",
         "CREATE POLICY few ON policed FOR SELECT TO reader USING (id < 5)",
         # what makes it copied again
-        "ALTER TABLE policed ADD COLUMN c int DEFAULT 7",
+        "ALTER TABLE policed ADD COLUMN c float8 DEFAULT random()",
     )
 
 

@@ -211,15 +211,14 @@ class Runner:
     def _check_position(self, name: str, confirmed: str) -> None:
         """A sink's places are in the log, or will be: the log goes on from `confirmed` at the latest."""
         log = LogReader(self.storage.folder(LOG))
-        begin = begins_at(log) or confirmed
         for mark in self._marks(name):
-            if not is_in(log, self.source, mark) and not self.source.reached(mark.position, begin):
-                raise PositionLost(
-                    f"sink {name} has the changes up to {mark.position}, and the change log begins at {begin}: was the"
-                    " sink restored from a backup?"
-                )
             if self._is_log_new:
                 self._refuse_gap(f"sink {name}", mark.position, confirmed)
+            elif not is_in(log, self.source, mark) and not self.source.reached(mark.position, begins_at(log)):
+                raise PositionLost(
+                    f"sink {name} has the changes up to {mark.position}, and the change log begins at"
+                    f" {begins_at(log)}: was the sink restored from a backup?"
+                )
 
     def _refuse_gap(self, who: str, has: str, confirmed: str) -> None:
         if has and not self.source.reached(has, confirmed):
