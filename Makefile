@@ -1,7 +1,7 @@
 # The project's commands. `make` alone lists them.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check chaos large format bench clean java
+.PHONY: help setup demo test check chaos contract large format bench clean java
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -32,6 +32,9 @@ check: $(SETUP) ## format, lint, types, layers and unit tests: under two minutes
 
 chaos: setup ## millions of rows into every sink, with kills: a quarter of an hour or so
 	@$(WITH_JAVA) TAILRACE_CHAOS_SCALE=1 $(BIN)/pytest -s tests/crash/test_chaos.py tests/crash/test_chaos_bank.py
+
+contract: setup ## the suites of all sinks, each way in every server: a quarter of an hour
+	@TAILRACE_CONTRACT=1 $(BIN)/pytest --numprocesses=2 --dist=loadfile tests/contract
 
 large: setup ## the memory of every process with 600 rows of 1 MB and a value of 200 MB: some minutes
 	@$(WITH_JAVA) TAILRACE_LARGE=1 $(BIN)/pytest -s tests/databases/test_large_values.py

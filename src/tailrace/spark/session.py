@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from tailrace import config
 from tailrace.errors import EngineLost
 from tailrace.log.storage import private
+from tailrace.spark.installed import START
 
 LOG_NAME = "spark.log"
 TASK_TRIES = 4  # a worker that is killed is no reason to stop: chunks and parts can be done again
@@ -56,7 +57,7 @@ def open_session(pipeline: config.Pipeline) -> SparkSession:
     if SparkSession.getActiveSession() is None:
         _quiet_pyspark()
     try:
-        with _quiet_jvm(pipeline.state), _kept_interrupt(), _private_files():
+        with _quiet_jvm(pipeline.state), _kept_interrupt(), _private_files(), _quick_workers():
             return builder.getOrCreate()
     except Exception as error:
         raise EngineLost(f"Spark did not start: {str(error).splitlines()[0]}") from error
@@ -70,6 +71,20 @@ def _private_files() -> Iterator[None]:
         yield
     finally:
         os.umask(before)
+
+
+@contextmanager
+def _quick_workers() -> Iterator[None]:
+    """A JVM that is started in here starts Python processes that need not compile pyspark (`spark/installed.py`)."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = str(START) if before is None else f"{START}{os.pathsep}{before}"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
 
 
 @contextmanager

@@ -13,22 +13,24 @@ import tempfile
 from pathlib import Path
 
 from tailrace.testing import shop
-from tailrace.testing.pipelines import WAIT_SECONDS, RunningPipeline, write_pipeline
-from tailrace.testing.postgres import PostgresServer
+from tailrace.testing.pipelines import WAIT_SECONDS, RunningPipeline, wait_until_same, write_pipeline
+from tailrace.testing.postgres import PostgresServer, execute
 from tailrace.testing.processes import lives, wait_until
 
 
 def make(archive: Path) -> None:
-    """Run a small pipeline until it is current; its classes are archived as its JVM ends."""
+    """Copy and stream with a small pipeline; its classes are archived as its JVM ends."""
     with PostgresServer.start() as server, tempfile.TemporaryDirectory() as folder:
         shop.create(server.url)
         shop.load(server.url, rows=100)
         file = write_pipeline(Path(folder), server.url, {"replica": f"sqlite:///{folder}/replica.db"})
         options = {"SPARK_SUBMIT_OPTS": f"-XX:+UseSerialGC -XX:ArchiveClassesAtExit={archive}"}
-        with RunningPipeline(file, "--until-current", environment=options) as pipeline:
-            pipeline.wait_for(lambda: pipeline.said("running"), "the pipeline to run")
+        with RunningPipeline(file, environment=options) as pipeline:
+            pipeline.wait_until_live("public.orders")
+            execute(server.url, "DELETE FROM order_items")
+            wait_until_same(pipeline, server.url, Path(folder) / "replica.db")
             jvm = pipeline.jvm_process()
-            assert pipeline.ended() == 0, pipeline.output
+            assert pipeline.stop() == 0, pipeline.output
             wait_until(lambda: not lives(jvm), seconds=WAIT_SECONDS, what="the JVM to write its classes", every=0.1)
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 
-from tailrace.spark.daemon import prefer_installed_pyspark
+from tailrace.spark.installed import START, prefer_installed_pyspark
 
 
 def archive_in(folder: Path) -> str:
@@ -34,3 +37,17 @@ def test_the_archive_of_another_spark_stays(
     monkeypatch.setattr(sys, "path", list(path))
     prefer_installed_pyspark()
     assert sys.path == path
+
+
+def test_a_python_process_of_ours_prefers_the_installed_pyspark_and_starts_as_it_is_told_to(tmp_path: Path) -> None:
+    """Also where somebody has a `sitecustomize` of his own."""
+    (tmp_path / "sitecustomize.py").write_text("print('his own')")
+    archive = Path(pyspark.__file__).parent / "python" / "lib" / "pyspark.zip"
+    assert archive.is_file()
+    path = os.pathsep.join([str(archive), str(START), str(tmp_path)])
+    script = "import pyspark, sys; print(pyspark.__file__); print(*sys.path)"
+    printed = subprocess.check_output([sys.executable, "-c", script], env={"PYTHONPATH": path}, text=True)
+    own, package, found = printed.splitlines()
+    assert (own, package) == ("his own", pyspark.__file__)
+    assert str(archive) not in found
+    assert str(START) not in found

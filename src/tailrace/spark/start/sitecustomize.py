@@ -1,0 +1,14 @@
+"""Python imports this as it starts where this folder is on its path: in every Python process of a Spark that we start."""
+
+import sys
+from contextlib import suppress
+
+from tailrace.spark.installed import START, prefer_installed_pyspark
+
+prefer_installed_pyspark()
+
+# whoever has a `sitecustomize` of his own gets it all the same
+sys.path[:] = [place for place in sys.path if place != str(START)]
+sys.modules.pop("sitecustomize", None)
+with suppress(ImportError):
+    import sitecustomize  # noqa: F401
