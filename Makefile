@@ -1,7 +1,7 @@
 # The project's commands. `make` alone lists them.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check chaos contract large format bench clean java
+.PHONY: help setup demo test check kills chaos contract large format bench clean java
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -19,9 +19,9 @@ setup: $(SETUP) java ## make .venv with tailrace and all that its tests need; qu
 demo: setup ## see it work: PostgreSQL into SQLite, killed in the middle, compared at the end
 	@$(WITH_JAVA) $(BIN)/tailrace demo
 
-test: setup $(CLASSES) ## check, then all other tests
+test: setup $(CLASSES) ## check, then all other tests but the longest
 	@$(MAKE) --no-print-directory check
-	@$(WITH_JAVA) $(QUICK_JVM) $(BIN)/pytest --ignore=tests/unit --numprocesses=2 --dist=loadfile
+	@$(WITH_JAVA) $(QUICK_JVM) $(BIN)/pytest --ignore=tests/unit -m "not long" --numprocesses=2 --dist=loadfile
 
 check: $(SETUP) ## format, lint, types, layers and unit tests: under two minutes
 	$(BIN)/ruff format --check
@@ -30,14 +30,18 @@ check: $(SETUP) ## format, lint, types, layers and unit tests: under two minutes
 	$(BIN)/lint-imports
 	$(BIN)/pytest tests/unit
 
+kills: setup $(CLASSES) ## the longest of the tests: kills in every phase, frozen servers: ten minutes
+	@$(WITH_JAVA) $(QUICK_JVM) $(BIN)/pytest -m long --numprocesses=2 --dist=load
+
 chaos: setup ## millions of rows into every sink, with kills: a quarter of an hour or so
 	@$(WITH_JAVA) TAILRACE_CHAOS_SCALE=1 $(BIN)/pytest -s tests/crash/test_chaos.py tests/crash/test_chaos_bank.py
 
 contract: setup ## the suites of all sinks, each way in every server: a quarter of an hour
 	@TAILRACE_CONTRACT=1 $(BIN)/pytest --numprocesses=2 --dist=loadfile tests/contract
 
-large: setup ## the memory of every process with 600 rows of 1 MB and a value of 200 MB: some minutes
-	@$(WITH_JAVA) TAILRACE_LARGE=1 $(BIN)/pytest -s tests/databases/test_large_values.py
+large: setup ## the memory of every process with 600 rows of 1 MB, a value of 200 MB, 2,000,000 rows at once: some minutes
+	@$(WITH_JAVA) TAILRACE_LARGE=1 $(BIN)/pytest -s tests/databases/test_large_values.py \
+	  tests/databases/test_hard_cases.py::test_a_transaction_of_very_many_rows_goes_through_in_bounded_memory
 
 format: $(SETUP) ## format the code and mend what the linter can mend
 	$(BIN)/ruff format

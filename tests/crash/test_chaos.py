@@ -1,7 +1,7 @@
 """SIGKILL of the driver in the middle of everything that pg2any's chaos tests do, into all sinks: rows are compared.
 
-The large statements are a tenth of the real ones; `make chaos` runs them at full size (TAILRACE_CHAOS_SCALE=1), the
-3,600,000 rows of pgbench included.
+The large statements are a tenth of the real ones in `make kills`; `make chaos` runs them at full size
+(TAILRACE_CHAOS_SCALE=1), the 3,600,000 rows of pgbench included.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ LATEST_KILL_SECONDS = 60 * SCALE
 CLIENTS, TRANSACTIONS, ROWS = (100, 12, 3_000) if IS_FULL else (8, 3, 300)
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.crash,
     pytest.mark.spark,
     pytest.mark.server,

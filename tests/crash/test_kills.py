@@ -50,6 +50,7 @@ def test_a_driver_killed_in_every_phase_ends_equal_to_its_source(postgres_url: s
     assert_equal(postgres_url, file)
 
 
+@pytest.mark.long
 def test_a_jvm_killed_in_every_phase_ends_the_run_and_the_next_one_ends_equal(postgres_url: str, file: Path) -> None:
     replica = Replica(file)
     with HotWorkload.start(postgres_url, rate=40, seed=23):

@@ -71,6 +71,7 @@ def setting(
         yield made
 
 
+@pytest.mark.long
 def test_a_driver_killed_around_the_commit_of_every_sink_ends_equal_and_leaves_no_staging_tables(
     setting: Setting,
 ) -> None:

@@ -27,6 +27,7 @@ def assert_equal(url: str, file: Path) -> None:
     content.assert_same(content.sqlite_differences(url, file.parent / "replica.db"))
 
 
+@pytest.mark.long
 def test_the_state_directory_may_be_deleted_in_every_phase_and_so_may_the_replica(
     postgres_url: str, tmp_path: Path
 ) -> None:

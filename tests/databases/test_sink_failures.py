@@ -130,6 +130,7 @@ def test_servers_that_are_down_or_frozen_hold_nobody_up_and_their_sinks_catch_up
     story.assert_equal()
 
 
+@pytest.mark.long
 def test_a_frozen_server_does_not_keep_the_run_from_stopping(story: Story) -> None:
     frozen = story.servers["mysql"].pid
     os.kill(frozen, signal.SIGSTOP)

@@ -1,7 +1,8 @@
-"""Python imports this as it starts where this folder is on its path: in every Python process of a Spark that we start."""
+"""Python imports this as it starts, where this folder is on its path: in all Python processes of a Spark of ours."""
 
 import sys
 from contextlib import suppress
+from importlib import import_module
 
 from tailrace.spark.installed import START, prefer_installed_pyspark
 
@@ -11,4 +12,4 @@ prefer_installed_pyspark()
 sys.path[:] = [place for place in sys.path if place != str(START)]
 sys.modules.pop("sitecustomize", None)
 with suppress(ImportError):
-    import sitecustomize  # noqa: F401
+    import_module("sitecustomize")
