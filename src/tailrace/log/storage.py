@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
@@ -149,13 +149,16 @@ class Storage:
         return msgspec.json.decode(self.read(name), type=kind)
 
     def publish(self, name: str, data: bytes) -> None:
-        self.publish_parts(name, [data])
+        self._publish(name, [data], lambda _: None)
 
-    def publish_parts(self, name: str, parts: Iterable[Any]) -> int:
+    def publish_segment(self, name: str, parts: Iterable[Any]) -> int:
         """`parts` are anything with bytes in it, made while the file is written. Returns the size of the file."""
+        return self._publish(name, parts, failpoints.reached)
+
+    def _publish(self, name: str, parts: Iterable[Any], reached: Callable[[str], None]) -> int:
         with _state_errors(self.path):
             if self.is_local:
-                return _publish_locally(self.path, name, parts)
+                return _publish_locally(self.path, name, parts, reached)
             beside = name if self.filesystem.type_name in OBJECT_STORES else f"{name}.part"
             with self.filesystem.open_output_stream(self._join(beside)) as stream:
                 size = _write(stream, parts)
@@ -264,15 +267,15 @@ def _local_files(path: str, suffix: str) -> dict[str, tuple[int, float]]:
     return files
 
 
-def _publish_locally(folder: str, name: str, parts: Iterable[Any]) -> int:
+def _publish_locally(folder: str, name: str, parts: Iterable[Any], reached: Callable[[str], None]) -> int:
     final = Path(folder) / name
     beside = final.with_name(f"{name}.part")
     with open(beside, "wb", opener=private) as file:
         size = _write(file, parts)
-        failpoints.reached("log-segment-written")
+        reached("log-segment-written")
         file.flush()
         os.fsync(file.fileno())
-    failpoints.reached("log-segment-synced")
+    reached("log-segment-synced")
     os.replace(beside, final)
     _sync_folder(folder)
     return size

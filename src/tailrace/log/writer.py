@@ -91,7 +91,7 @@ class LogWriter:
         name, parts = segment.encode(frames, self.identity.id, position, self.position, self.source)
         self._check_lock()
         self._note_tables(frames.definitions)
-        size = self.storage.publish_parts(str(name), parts)
+        size = self.storage.publish_segment(str(name), parts)
         failpoints.reached("log-segment-published")
         self.segments[name] = SegmentFacts(size, time.time())
         self.size += size
@@ -132,7 +132,7 @@ class LogWriter:
         frames = merged([frames for _, frames in found])
         name, data = segment.encode(frames, self.identity.id, last.position, first.begins_at, last.source)
         self._check_lock()
-        size = self.storage.publish_parts(str(name), data)
+        size = self.storage.publish_segment(str(name), data)
         failpoints.reached("log-segments-merged")
         parts = names[: len(found)]
         written_at = self.segments[parts[-1]].written_at
