@@ -30,8 +30,8 @@ check: $(SETUP) ## format, lint, types, layers and unit tests: under two minutes
 	$(BIN)/lint-imports
 	$(BIN)/pytest tests/unit
 
-kills: setup $(CLASSES) ## the longest of the tests: kills in every phase, frozen servers: ten minutes
-	@$(WITH_JAVA) $(QUICK_JVM) $(BIN)/pytest -m long --numprocesses=2 --dist=load
+kills: setup $(CLASSES) ## the longest of the tests: kills in every phase, frozen servers, full disks: ten minutes
+	@$(WITH_JAVA) $(QUICK_JVM) $(BIN)/pytest -m long --numprocesses=2 --dist=loadfile
 
 chaos: setup ## millions of rows into every sink, with kills: a quarter of an hour or so
 	@$(WITH_JAVA) TAILRACE_CHAOS_SCALE=1 $(BIN)/pytest -s tests/crash/test_chaos.py tests/crash/test_chaos_bank.py

@@ -49,6 +49,7 @@ READ_SECONDS = 0.02 if IS_FULL else 0.25
 """Between two reads of an observer: each of them adds up all accounts, which is work for the machine that all share."""
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.crash,
     pytest.mark.spark,
     pytest.mark.server,

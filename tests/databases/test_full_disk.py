@@ -61,6 +61,7 @@ def small_disk(path: Path, **options: object) -> Iterator[SmallDisk]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
+@pytest.mark.long
 def test_a_full_disk_is_said_and_when_there_is_room_again_every_row_arrives(
     postgres_server: PostgresServer, postgres_url: str, tmp_path: Path
 ) -> None:

@@ -167,22 +167,26 @@ def over(most: dict[str, int], **limits: int) -> dict[str, int]:
     return {role: size // MB for role, size in most.items() if size > limits[role] * MB}
 
 
+@pytest.mark.long
 def test_rows_of_a_megabyte_and_a_huge_value_are_copied_in_the_memory_of_the_value(life: Any) -> None:
     value = HUGE // MB
     assert over(life[0]["copy"], driver=250, capture=230, worker=250 + 2 * value, jvm=800) == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("phase", ["many transactions", "one transaction"])
 def test_rows_of_a_megabyte_take_the_memory_of_some_of_them(life: Any, phase: str) -> None:
     assert over(life[0][phase], driver=250, capture=230, worker=340, jvm=800) == {}
 
 
+@pytest.mark.long
 def test_a_huge_value_is_held_twice_in_each_process_and_not_more(life: Any) -> None:
     """Capture: libpq's buffer, the message from it. Worker: the value, SQLite's record of it. Driver: SQLite's own."""
     twice = 2 * HUGE // MB
     assert over(life[0]["huge"], driver=250 + twice, capture=250 + twice, worker=240 + twice, jvm=800) == {}
 
 
+@pytest.mark.long
 def test_all_of_them_arrive_as_they_are(life: Any) -> None:
     _, url, target, path = life
     for table, count in (("documents", 3 * ROWS), ("huge", 2)):

@@ -189,6 +189,7 @@ def test_a_python_worker_of_spark_that_is_lost_is_not_the_end_of_its_sink(story:
     story.assert_equal()
 
 
+@pytest.mark.long
 def test_a_table_that_somebody_locks_for_longer_than_the_sink_waits_is_written_when_it_is_free(story: Story) -> None:
     since = len(story.pipeline.events)
     with ExitStack() as locks:
@@ -255,6 +256,7 @@ def test_a_sink_that_is_added_later_is_copied_by_itself_while_the_others_stay_li
     story.assert_equal()
 
 
+@pytest.mark.long
 def test_a_table_that_somebody_dropped_is_named_and_copied_again_after_a_drop_of_the_pipeline(story: Story) -> None:
     since = len(story.pipeline.events)
     for kind in story.servers:

@@ -12,7 +12,7 @@ import pytest
 from tailrace.testing import PostgresServer, content
 from tailrace.testing.pipelines import RunningPipeline, states, tailrace, wait_until_same, write_pipeline
 from tailrace.testing.plugin import FAST, requires
-from tailrace.testing.postgres import INSTALLS, execute
+from tailrace.testing.postgres import execute
 from tailrace.testing.processes import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
@@ -22,7 +22,7 @@ A_WHILE_SECONDS = 10.0
 """Longer than it takes to find a table: for a lock that may be waited for, or may not."""
 
 
-@pytest.fixture(params=sorted(INSTALLS))
+@pytest.fixture(params=[18, pytest.param(16, marks=pytest.mark.long)])
 def server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
     with requires(PostgresServer.start, version=request.param, settings=FAST) as started:
         yield started
