@@ -47,8 +47,8 @@ format: $(SETUP) ## format the code and mend what the linter can mend
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-bench: setup $(BENCH) ## run the benchmarks; results in benchmarks/results.json
-	@$(WITH_JAVA) $(BIN)/python -m benchmarks
+bench: setup $(BENCH) ## run the benchmarks, or those that ONLY names; results in benchmarks/results.json
+	@$(WITH_JAVA) $(BIN)/python -m benchmarks $(ONLY)
 
 clean: ## remove .venv and everything else that can be made again
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse
