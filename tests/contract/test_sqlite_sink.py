@@ -309,6 +309,24 @@ def test_a_staging_folder_with_odd_characters_is_that_folder(sink, rows, tmp_pat
     assert rows(ITEMS) == [(1, "a", None)]
 
 
+def test_a_copy_takes_the_place_of_a_table_that_views_are_made_of(sink, execute, query):
+    live(sink, load(sink, ITEMS, [(1, "old", None)]), ITEMS)
+    execute("CREATE VIEW report AS SELECT name, notes FROM items")
+    numbers = msgspec.structs.replace(ITEMS, columns=(*ITEMS.columns[:2], Column("notes", INT)))
+    live(sink, load(sink, numbers, [(1, "new", 5)], generation=2), numbers)
+    assert query("SELECT name, notes FROM report") == [("new", 5)]
+
+
+def test_a_table_whose_name_changed_its_case_is_copied(sink, rows):
+    """SQLite takes both names for one; the table of the old name is not at the source any more."""
+    old = msgspec.structs.replace(ITEMS, name="Items")
+    live(sink, load(sink, old, [(1, "old", None)]), old)
+    gone = msgspec.structs.replace(status(old).aside(TableState.PAUSED, "it is public.items now"), membership="")
+    sink.commit(Batch(tables=(gone,)), SourceRows(old))
+    live(sink, load(sink, ITEMS, [(2, "new", None)]), ITEMS)
+    assert rows(ITEMS) == [(2, "new", None)]
+
+
 def test_what_was_staged_in_a_file_that_is_gone_is_staged_again(sink, monkeypatch):
     monkeypatch.setattr(sql_sink, "INLINE_BYTES", -1)
     part = sink.stage("batch", 0, [net(ITEMS, [(1, "a", None)])])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.sources.postgres.describing import UNLIKE_ANY, CatalogColumn, numbers_then
+from tailrace.model.schema import Column, TableSchema
+from tailrace.model.types import ColumnType, Kind
+from tailrace.sources.postgres.describing import UNLIKE_ANY, CatalogColumn, is_remade, numbers_then
 
 OLD, THEN, NEW = 90, 100, 110
 
@@ -36,3 +38,11 @@ CASES = {
 @pytest.mark.parametrize(("rows", "names", "expected"), CASES.values(), ids=CASES)
 def test_a_column_has_the_number_that_it_can_only_have_had(rows, names, expected):
     assert numbers_then(rows, list(names), THEN) == (expected or [UNLIKE_ANY] * len(names))
+
+
+def test_a_name_that_is_another_column_s_than_it_was_is_not_believed():
+    """A transaction that dropped the column and made it again may have a lower number, and have committed later."""
+    text = ColumnType(Kind.TEXT, "text")
+    known = TableSchema("public", "t", (Column("a", text, number=2), Column("b", text)), ())
+    assert is_remade(known, ["a"], [3])
+    assert not is_remade(known, ["a", "b", "c"], [2, 5, 6])

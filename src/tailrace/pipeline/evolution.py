@@ -106,16 +106,13 @@ def fills_of(source: Any, status: TableStatus, new: TableSchema) -> Fills | None
     if not all(column.number for column in added) and len(kept) < len(old.columns):
         return None  # a rename looks like this
     is_plain = all(column.name == known.name and _same_type(column, known) for column, known in kept)
-    return {} if is_plain and not added else _came(source, status, new, added, is_plain=is_plain)
-
-
-def _came(source: Any, status: TableStatus, new: TableSchema, added: list[Column], *, is_plain: bool) -> Fills | None:
+    if is_plain and not added:
+        return {}
+    if status.state is not TableState.LIVE:
+        return None  # the copy may have rows of either version, and columns that were dropped since
     values = source.old_values(new, [column.name for column in added], status.stored)
     if values is None:
         return None
-    has_values = any(not array.null_count for array in values.columns)
-    if status.state is not TableState.LIVE and (has_values or not is_plain):
-        return None  # the sink may have rows of either version
     return {column.number: array for column, array in zip(added, values.columns, strict=True) if not array.null_count}
 
 

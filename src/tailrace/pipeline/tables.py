@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from tailrace import config, failpoints
-from tailrace.errors import SourceError, SourceRefused, TailraceError
+from tailrace.errors import SinkRejected, SourceError, SourceRefused, TailraceError
 from tailrace.model.lifecycle import ASIDE, CATCHING_UP, TableState, TableStatus
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import Watermark
@@ -258,11 +258,23 @@ class TableKeeper:
             known = gone.get(each.schema.relation)
             if known is None or each.schema.table in self.sink.tables or known.state is not TableState.LIVE:
                 continue
-            is_held = known.held_as in ("", self.sink.sink.held_as(known.schema))
-            is_same = known.membership == each.membership and not is_behind(known.schema, each.schema)
             with self.sink.lock:
-                if is_held and is_same and self._take_in(known, each):
+                if self._is_unbroken(known, each) and self._can_take_name(known, each):
                     self.sink.say_table(self.sink.tables[each.schema.table])
+
+    def _is_unbroken(self, known: TableStatus, facts: TableFacts) -> bool:
+        """Whether nothing but its name has become of a table, apart from what the stream tells."""
+        is_behind_now = is_behind(known.schema, facts.schema)
+        return known.stored is not None and not is_behind_now and self._break(known, facts) is None
+
+    def _can_take_name(self, known: TableStatus, facts: TableFacts) -> bool:
+        """Give a table its new name in the sink; false where the sink can not, for whatever reason of its own."""
+        try:
+            return self._take_in(known, facts)
+        except SinkRejected as error:
+            if error.retry:
+                raise
+            return False
 
     def _miss(self, present: set[str]) -> None:
         """Tables that are not captured any more are set aside, whatever they were."""

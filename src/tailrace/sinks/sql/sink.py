@@ -331,7 +331,7 @@ class SqlSink:
         return bool(session.execute(f"SELECT 1 FROM {self.dialect.qualified(target)} LIMIT 1"))
 
     def _prepare(self, session: Session, status: TableStatus, *, clear: bool) -> None:
-        others = [s.schema for s in self._notes.statuses(session) if s.table != status.table]
+        others = [s.schema for s in self._notes.statuses(session) if s.table != status.table and not _is_gone(s)]
         folds = self.dialect.folds_names
         check_collisions(((s.table, str(self._places.table(s))) for s in [*others, status.schema]), folds=folds)
         known = self._notes.status(session, status.table)
@@ -376,8 +376,10 @@ class SqlSink:
     def _placed(self, session: Session, status: TableStatus) -> TableStatus:
         """A table that becomes live takes the place of what readers saw of it until now, if its copy is beside that."""
         stored = self._notes.status(session, status.table)
-        if status.state is not TableState.LIVE or stored is None or not stored.is_beside:
+        if status.state is not TableState.LIVE or stored is None:
             return status
+        if not stored.is_beside:
+            return msgspec.structs.replace(status, is_beside=False) if status.is_beside else status
         copy, target = self._places.copy_of(status.table), self._places.table(status.schema)
         with _trouble_of(status.table), self._sessions.errors(f"putting the copy of {status.table} in its place"):
             if self._tables.take_rows(session, self._map.schema(status.schema), target, copy):
@@ -605,6 +607,11 @@ class SqlSink:
     def _drop(self, session: Session, staged: list[str]) -> None:
         for name in staged:
             self.dialect.drop_staged(session, name)
+
+
+def _is_gone(status: TableStatus) -> bool:
+    """Whether a table is not at the source any more, nor under its name: another may have it in the sink."""
+    return status.state is TableState.PAUSED and not status.membership
 
 
 @contextmanager

@@ -212,8 +212,9 @@ class SqliteDialect(Dialect):
         ]
 
     def replace(self, target: Target, copy: Target, *, has_table: bool) -> list[str]:
+        """By name only: SQLite would look for the table that is gone in every view of it."""
         drop = [f"DROP TABLE {self.qualified(target)}"] if has_table else []
-        return [*drop, *self.move(copy, target)]
+        return [*drop, "PRAGMA legacy_alter_table = ON", *self.move(copy, target), "PRAGMA legacy_alter_table = OFF"]
 
     def create_staging(self, table: str, columns: Sequence[StagedColumn], *, is_private: bool = False) -> str:
         raise NotImplementedError("SQLite stages in files")

@@ -119,8 +119,9 @@ class SinkTables:
         if new_target != target and not self._can_move(session, target, new_target):
             return False
         there, renamed = _folded_names(self._dialect, existing), renamed_columns(before, after)
-        if any(_folded(self._dialect, name) in there for name in (*renamed.values(), *fills)):
-            return False
+        came = [column.name for column in after.columns if counterpart(before, column) is None]
+        if any(_folded(self._dialect, name) in there for name in (*renamed.values(), *came)):
+            return False  # the column of a name that the source dropped is kept, with its values and its default
         types = {_folded(self._dialect, column.name): column.type for column in existing.columns}
         old_names = {new: old for old, new in renamed.items()}
         return all(
@@ -142,10 +143,7 @@ class SinkTables:
         new_target: Target,
         fills: Mapping[str, str | None],
     ) -> None:
-        """Change the table from one version to another, its rows in place. May be repeated.
-
-        A column that the source dropped is kept; if it comes back, its old values are gone, as they are in the source.
-        """
+        """Change the table from one version to another, its rows in place. May be repeated."""
         check_names(self._dialect, after, new_target)
         if target != new_target and self._dialect.existing(session, target) is not None:
             for statement in self._dialect.move(target, new_target):
@@ -159,7 +157,6 @@ class SinkTables:
             raise gone(after, new_target)
         self._widen(session, after, table, existing)
         self._add_columns(session, after, new_target, existing, fills)
-        self._blank(session, before, after, table, existing)
 
     def _renames(
         self, session: Session, before: TableSchema, after: TableSchema, target: Target
@@ -176,16 +173,6 @@ class SinkTables:
             found = types.get(_folded(self._dialect, name))
             if found is not None and not self._dialect.fits(wanted, found):
                 session.execute(self._dialect.widen(table, self._dialect.quote(name), wanted))
-
-    def _blank(
-        self, session: Session, before: TableSchema, after: TableSchema, table: str, existing: ExistingTable
-    ) -> None:
-        """A column that has come was in the sink already, with the values of one that had its name."""
-        there = _folded_names(self._dialect, existing)
-        for column in after.columns:
-            if counterpart(before, column) is None and _folded(self._dialect, column.name) in there:
-                name = self._dialect.quote(column.name)
-                session.execute(f"UPDATE {table} SET {name} = NULL WHERE {name} IS NOT NULL")
 
     # --- changes as they come
 

@@ -20,7 +20,9 @@ from tailrace.sources.postgres.values import decode_values
 
 _MISSING = """
 SELECT a.attrelid::bigint = %(root)s, a.attnum, a.atthasmissing, (a.attmissingval::text::text[])[1]
-FROM pg_attribute a WHERE a.attrelid = ANY (%(relations)s::oid[]) AND a.attname = %(name)s AND NOT a.attisdropped
+FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+WHERE a.attrelid = ANY (%(relations)s::oid[]) AND a.attname = %(name)s AND NOT a.attisdropped
+    AND (t.typdelim = ',' OR NOT a.atthasmissing) -- an array with another delimiter is not written as one of texts
 """
 
 

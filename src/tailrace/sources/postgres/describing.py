@@ -130,7 +130,19 @@ def _numbers(
     if not rows:  # the table is gone
         before = {column.name: column.number for column in known.columns} if known else {}
         return set(), [before.get(name, 0) for name in names]
-    return {column.name for column in rows if not column.is_dropped}, numbers_then(rows, names, xid)
+    numbers = numbers_then(rows, names, xid)
+    if known is not None and is_remade(known, names, numbers):
+        numbers = [UNLIKE_ANY] * len(names)
+    return {column.name for column in rows if not column.is_dropped}, numbers
+
+
+def is_remade(known: TableSchema, names: list[str], numbers: list[int]) -> bool:
+    """Whether a name is another column's than it was.
+
+    Nobody knows since when: numbers of transactions are in the order of their first writes, and not of their commits.
+    """
+    before = {column.name: column.number for column in known.columns}
+    return any(before.get(name, 0) not in (0, number) for name, number in zip(names, numbers, strict=True))
 
 
 def numbers_then(rows: list[CatalogColumn], names: list[str], xid: int) -> list[int]:
