@@ -21,16 +21,23 @@ class Places:
 
     def table(self, schema: TableSchema, *, is_beside: bool = False) -> Target:
         """Where a table's rows go; with `is_beside`, those of a copy that is to take its place."""
-        target = self._dialect.target(schema, self._settings.schemas, self._settings.url)
-        if schema.table in self._settings.tables:
-            target = Target(target.schema, self._settings.tables[schema.table])
-        if self._dialect.is_own(target, self._settings.url):
+        if not self.has(schema):
             raise SinkRejected(
-                f"{schema.table} would be {target} in the sink, where tailrace keeps its own tables",
+                f"{schema.table} would be {self._target(schema)} in the sink, where tailrace keeps its own tables",
                 hint="exclude the table, or give its schema another name under sinks.<name>.schemas",
                 table=schema.table,
             )
-        return self.copy_of(schema.table) if is_beside else target
+        return self.copy_of(schema.table) if is_beside else self._target(schema)
+
+    def has(self, schema: TableSchema) -> bool:
+        """Whether there is a place for a table of this name."""
+        return not self._dialect.is_own(self._target(schema), self._settings.url)
+
+    def _target(self, schema: TableSchema) -> Target:
+        target = self._dialect.target(schema, self._settings.schemas, self._settings.url)
+        if schema.table in self._settings.tables:
+            return Target(target.schema, self._settings.tables[schema.table])
+        return target
 
     def copy_of(self, table: str) -> Target:
         digest = _digest(f"{self._owner}\0{table}")

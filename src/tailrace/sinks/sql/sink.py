@@ -331,7 +331,10 @@ class SqlSink:
         return bool(session.execute(f"SELECT 1 FROM {self.dialect.qualified(target)} LIMIT 1"))
 
     def _prepare(self, session: Session, status: TableStatus, *, clear: bool) -> None:
-        others = [s.schema for s in self._notes.statuses(session) if s.table != status.table and not _is_gone(s)]
+        statuses = [
+            each for each in self._notes.statuses(session) if not _is_gone(each) and self._places.has(each.schema)
+        ]
+        others = [each.schema for each in statuses if each.table != status.table]
         folds = self.dialect.folds_names
         check_collisions(((s.table, str(self._places.table(s))) for s in [*others, status.schema]), folds=folds)
         known = self._notes.status(session, status.table)
