@@ -55,7 +55,8 @@ def rewrite(url: str, number: int) -> None:
         f"INSERT INTO aside.more_{number} SELECT n, n FROM generate_series({number}000, {number}099) n",
         f"ALTER TABLE attached ATTACH PARTITION aside.more_{number} FOR VALUES FROM ({number}000) TO ({number}100)",
         f"ALTER TABLE called_{number - 1} ALTER COLUMN v TYPE int USING v * 100;"
-        f" ALTER TABLE called_{number - 1} RENAME TO called_{number}",
+        f" ALTER TABLE called_{number - 1} RENAME TO called_{number};"
+        f" INSERT INTO called_{number} VALUES (20{number}, 1)",
         f"DROP TABLE aside.shed_0_{number}; ALTER TABLE shed_{number - 1} RENAME TO shed_{number}",
         f"ALTER TABLE boxed ADD COLUMN {new} box DEFAULT '((3,4),(1,2))'",
         f"ALTER TABLE remade ADD COLUMN {new} int DEFAULT 5",
@@ -89,7 +90,14 @@ def test_tables_that_are_rewritten_without_an_event_are_copied_again_and_vacuume
         pipeline.wait_for(lambda: has_failed(pipeline, "public._tailrace_odd"), "the sink to refuse a name")
         execute(postgres_url, "ALTER TABLE _tailrace_odd RENAME TO odd")
         wait_until_same(pipeline, postgres_url, replica, *tables_after(1), seconds=90)
-        execute(postgres_url, "INSERT INTO vacuumed VALUES (101, 101)", "UPDATE attached SET v = -v WHERE id = 1001")
+        execute(
+            postgres_url,
+            "INSERT INTO vacuumed VALUES (101, 101)",
+            "UPDATE attached SET v = -v WHERE id = 1001",
+            "UPDATE called_1 SET v = -v WHERE id < 5",
+            "UPDATE shed_1 SET v = -v WHERE id < 305",
+            "INSERT INTO odd VALUES (101, 101)",
+        )
         wait_until_same(pipeline, postgres_url, replica, *tables_after(1))
         assert pipeline.copies("public.vacuumed") == 1
         assert pipeline.stop() == 0, pipeline.output
