@@ -33,7 +33,7 @@ check: $(SETUP) ## format, lint, types, layers and unit tests: under two minutes
 kills: setup $(CLASSES) ## the longest of the tests: kills in every phase, frozen servers, full disks: ten minutes
 	@$(WITH_JAVA) $(QUICK_JVM) $(BIN)/pytest -m long --numprocesses=2 --dist=loadfile
 
-chaos: setup ## millions of rows into every sink, with kills: a quarter of an hour or so
+chaos: setup ## millions of rows into every sink, a bank with an observer, and kills: three quarters of an hour
 	@$(WITH_JAVA) TAILRACE_CHAOS_SCALE=1 $(BIN)/pytest -s tests/crash/test_chaos.py tests/crash/test_chaos_bank.py
 
 contract: setup ## the suites of all sinks, each way in every server: a quarter of an hour
