@@ -20,7 +20,7 @@ from tailrace.log.storage import Storage
 from tailrace.model.frames import Frames
 from tailrace.model.lifecycle import TableState, TableStatus
 from tailrace.model.watermark import Watermark
-from tailrace.pipeline.capture import Progress
+from tailrace.pipeline.capture import Order, Progress
 from tailrace.pipeline.progress import Reporter
 from tailrace.pipeline.runner import Runner
 from tailrace.pipeline.supervisor import CaptureSupervisor
@@ -108,7 +108,7 @@ def capture_process(url: str, publication: str, slot: str, log: Path) -> Iterato
     """A running capture: its process id, and a function that returns when it has all that was committed before."""
     pipeline = _pipeline(url, "null://", log, slot=slot, publication=publication)
     source: Any = registry.source_class(url)(pipeline)
-    supervisor = CaptureSupervisor(pipeline, source.prepare(), lambda *_, **__: None)
+    supervisor = CaptureSupervisor(Order(pipeline, source.prepare(), source.identify()), lambda *_, **__: None)
     supervisor.start()
     _wait(lambda: supervisor.progress is not None)
 
@@ -131,7 +131,7 @@ def _pipeline(url: str, sink: str, state: Path, *, slot: str, publication: str =
 @contextlib.contextmanager
 def _capturing(pipeline: config.Pipeline) -> Iterator[Callable[[], Progress | None]]:
     source: Any = registry.source_class(pipeline.source.url)(pipeline)
-    supervisor = CaptureSupervisor(pipeline, source.prepare(), lambda *_, **__: None)
+    supervisor = CaptureSupervisor(Order(pipeline, source.prepare(), source.identify()), lambda *_, **__: None)
     supervisor.start()
     try:
         _wait(lambda: LogReader(Storage(pipeline.state).folder(LOG)).identity() is not None)
@@ -169,9 +169,10 @@ def _snapshot(url: str, table: str, connections: int, state: Path, sink_url: str
     sink: Any = registry.make_sink(pipeline, "sink")
     try:
         start = source.prepare()
-        follower = SinkPipeline(spark, pipeline, "sink", source, sink, "bench")
+        follower = SinkPipeline(spark, pipeline, "sink", source, sink, "bench", lambda *_, **__: None)
+        sink.claim("bench")
         follower.watermark = Watermark("bench", 0, start)
-        keeper = TableKeeper(follower, lambda *_, **__: None)
+        keeper = TableKeeper(follower)
         began = time.perf_counter()
         keeper.copy_tables()
         return time.perf_counter() - began
@@ -210,7 +211,7 @@ def _frames(messages: Sequence[bytes]) -> Frames:
     relation = pgoutput.parse_relation(next(bytes(m) for m in messages if m[:1] == b"R"), 1)
     with PostgresServer.start() as server, psycopg.connect(server.url, autocommit=True) as connection:
         connection.execute(f"CREATE TABLE {TABLE} ({COLUMNS})")
-        schema, _ = described_schema(connection, relation, {}, None)
+        schema, _ = described_schema(connection, relation, 0, {}, None)
     schema = msgspec.structs.replace(schema, key=("id",))
     return Frames(1, buffer, bounds, transactions, (Definition(relation.id, 0, schema),), {schema.table: 1})
 
