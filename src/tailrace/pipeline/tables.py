@@ -259,15 +259,16 @@ class TableKeeper:
             if known is None or each.schema.table in self.sink.tables or known.state is not TableState.LIVE:
                 continue
             with self.sink.lock:
-                if self._is_unbroken(known, each) and self._can_take_name(known, each):
+                if self._is_unbroken(known, each) and self._take_name(known, each):
                     self.sink.say_table(self.sink.tables[each.schema.table])
 
     def _is_unbroken(self, known: TableStatus, facts: TableFacts) -> bool:
         """Whether nothing but its name has become of a table, apart from what the stream tells."""
-        is_behind_now = is_behind(known.schema, facts.schema)
-        return known.stored is not None and not is_behind_now and self._break(known, facts) is None
+        if known.stored is None or is_behind(known.schema, facts.schema):
+            return False
+        return self._break(known, facts) is None
 
-    def _can_take_name(self, known: TableStatus, facts: TableFacts) -> bool:
+    def _take_name(self, known: TableStatus, facts: TableFacts) -> bool:
         """Give a table its new name in the sink; false where the sink can not, for whatever reason of its own."""
         try:
             return self._take_in(known, facts)
