@@ -5,6 +5,7 @@ The table has no key, so that whatever is applied twice, or not at all, shows.
 
 from __future__ import annotations
 
+import math
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -262,6 +263,29 @@ def test_a_run_is_not_settled_before_it_has_heard_what_was_asked_of_it(
     monkeypatch.setattr(keeper, "_hear_requests", lambda: (states.append(keeper.is_settled), heard()))
     keeper._step()
     assert (states, keeper.is_settled, following.follower.is_live) == ([False], True, False)
+
+
+def test_a_run_is_not_settled_while_a_table_has_a_column_that_the_stream_has_not_told(
+    following: Following, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or it would end, being current, without the column."""
+    following.copied(EVENTS)
+    following.step(EVENTS, 0, finish=True)
+    more = msgspec.structs.replace(EVENTS, columns=(*EVENTS.columns, Column("m", ColumnType(Kind.INT64, "bigint"))))
+    keeper = TableKeeper(following.follower)
+    source = keeper.sink.source
+    monkeypatch.setattr(source, "publish", lambda _: Published(), raising=False)
+    monkeypatch.setattr(source, "facts", lambda: [TableFacts(more, "", StoredAs({}, ""), 0)], raising=False)
+    monkeypatch.setattr(source, "current_position", lambda: "0/1000", raising=False)
+    monkeypatch.setattr(source, "old_values", lambda *_: None, raising=False)
+    keeper._step()
+    assert (keeper.is_settled, following.follower.is_live) == (False, True)
+    following.happen()
+    following.follow()
+    keeper._discovered_at = -math.inf
+    keeper._step()
+    assert (keeper.is_settled, following.follower.is_live) == (True, False)
+    assert following.follower.tables[EVENTS.table].reason == "its columns changed"
 
 
 def test_a_table_that_gets_other_names_in_the_sink_is_copied_again(following: Following) -> None:

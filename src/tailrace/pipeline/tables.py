@@ -44,7 +44,7 @@ class TableKeeper:
         self._discover_seconds = DISCOVER_SECONDS
         self._refused: dict[str, str] = {}  # tables that can not be published, and why
         self._troubled: set[str] = set()  # tables that the stream does not tell all of
-        self._untold: dict[str, tuple[TableSchema, str]] = {}  # what tables were seen to be, and when
+        self._untold: dict[str, tuple[TableSchema, str]] = {}  # what tables are, and since when we know: see _evolve
         self._retries: dict[str, tuple[float, float]] = {}  # of tables that failed: when, and after which wait
         self._error: TailraceError | None = None
         self._is_published = False  # no table waits to be published
@@ -103,7 +103,7 @@ class TableKeeper:
     def _step(self) -> None:
         self._discover()
         self._hear_requests()
-        self.is_settled = self._is_published
+        self.is_settled = self._is_published and not self._untold
         self.sink.make_sure()
         groups = self._catching_up()
         for group in groups:
@@ -116,7 +116,8 @@ class TableKeeper:
     def _discover(self) -> None:
         """Take in the tables that the source publishes, and compare those that we know with what they were."""
         age = time.monotonic() - self._discovered_at
-        if age < (UNKNOWN_SECONDS if self.sink.unknown.is_set() else self._discover_seconds):
+        is_urgent = self.sink.unknown.is_set() or self._untold
+        if age < (UNKNOWN_SECONDS if is_urgent else self._discover_seconds):
             return
         self.sink.unknown.clear()
         self.sink.sink.check_claim()
@@ -129,6 +130,8 @@ class TableKeeper:
         for each in facts:
             self.sink.isolated(lambda each=each: self._meet(each))  # type: ignore[misc]  # a loop's variable
         self._miss({each.schema.table for each in facts})
+        live = {table for table, status in self.sink.tables.items() if status.state is TableState.LIVE}
+        self._untold = {table: seen for table, seen in self._untold.items() if table in live}
         self._discovered_at = time.monotonic()
         self._is_published = self._is_published or not waiting
 
@@ -223,18 +226,15 @@ class TableKeeper:
     def _evolve(self, facts: TableFacts) -> None:
         """Take in what was altered and has not been changed since: the stream has not told, and may never tell."""
         known, schema = self.sink.tables[facts.schema.table], facts.schema
-        if not is_behind(known.schema, schema) or not self._is_told(facts):
+        seen, position = self._untold.pop(schema.table, (None, ""))
+        if not is_behind(known.schema, schema):
             return
-        if has_renamed_labels(known.schema, schema) or not self._take_in(known, facts):
+        if seen != schema:
+            position = self.source.current_position()
+        if not self.source.reached(self.sink.watermark.position, position):
+            self._untold[schema.table] = schema, position  # it may be told yet, up to there
+        elif has_renamed_labels(known.schema, schema) or not self._take_in(known, facts):
             self._copy_again(known, facts, "its columns changed")
-
-    def _is_told(self, facts: TableFacts) -> bool:
-        """Whether the sink is past the moment at which the table was first seen so: what was before has been told."""
-        seen, position = self._untold.get(facts.schema.table, (None, ""))
-        if seen != facts.schema:
-            self._untold[facts.schema.table] = facts.schema, self.source.current_position()
-            return False
-        return bool(self.source.reached(self.sink.watermark.position, position))
 
     def _take_in(self, known: TableStatus, facts: TableFacts) -> bool:
         """Change a live table in place to what it is at the source; false if that can not be."""
@@ -297,7 +297,7 @@ class TableKeeper:
         now, wait = time.monotonic(), RETRY_SECONDS[0]
         if known.table not in self._retries:
             self._retries[known.table] = (now + wait, wait)
-            return not self.is_settled
+            return not self._is_published
         due, wait = self._retries[known.table]
         if now < due and known.schema == facts.schema:
             return False

@@ -119,24 +119,30 @@ def _creation(connection: psycopg.Connection[Any], name: str) -> bytes:
 def _run(connection: psycopg.Connection[Any], statement: bytes, tick: Callable[[], None]) -> None:
     """Run a statement to its end, with a `tick` now and then."""
     connection.pgconn.send_query(statement)
-    while not _has_ended(connection, TICK_SECONDS):
+    while not _has_answered(connection, TICK_SECONDS):
         tick()
-    while (result := connection.pgconn.get_result()) is not None:
+    for result in _await_end(connection):
         if result.status == pq.ExecStatus.FATAL_ERROR:
             raise psycopg.errors.error_from_result(result, "utf-8")
 
 
-def _has_ended(connection: psycopg.Connection[Any], seconds: float) -> bool:
+def _has_answered(connection: psycopg.Connection[Any], seconds: float) -> bool:
     select.select([connection.pgconn.socket], [], [], seconds)
     connection.pgconn.consume_input()
     return not connection.pgconn.is_busy()
 
 
+def _await_end(connection: psycopg.Connection[Any]) -> list[pq.abc.PGresult]:
+    """All results of a statement: the server answers with an error first, and lets go of the slot after that."""
+    return list(iter(connection.pgconn.get_result, None))
+
+
 def _give_up(connection: psycopg.Connection[Any], other: psycopg.Connection[Any], name: str) -> None:
     """End what is under way; a slot that was made at the last moment is dropped."""
-    with suppress(psycopg.Error):
+    with suppress(psycopg.Error, SourceRefused):
         connection.cancel_safe(timeout=CANCEL_SECONDS)
-        _has_ended(connection, CANCEL_SECONDS)
+        if _has_answered(connection, CANCEL_SECONDS):
+            _await_end(connection)
         drop_slot(other, name)
 
 
