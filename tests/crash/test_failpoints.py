@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from tailrace import failpoints
 from tailrace.testing import content, hot
 from tailrace.testing.pipelines import RunningPipeline, run_until_current, write_pipeline
+from tailrace.testing.postgres import execute
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(900)]
 
@@ -45,10 +47,24 @@ def file(postgres_url: str, tmp_path: Path) -> Path:
     return write_pipeline(tmp_path, postgres_url, replica, log={"keep": "1 d"})  # history is there to be merged
 
 
+def remake(url: str, number: int) -> None:
+    """A column goes, and another one comes under its name. A transaction that is older than that writes after it."""
+    with psycopg.connect(url) as older:
+        older.execute("INSERT INTO remade VALUES (%s, 1)", [-number])
+        older.commit()
+        older.execute("SELECT txid_current()")
+        execute(url, f"INSERT INTO remade VALUES ({number}, 2)", "ALTER TABLE remade DROP COLUMN c")
+        execute(url, f"ALTER TABLE remade ADD COLUMN c int DEFAULT {number}", f"INSERT INTO remade VALUES (10{number})")
+        older.execute("INSERT INTO remade VALUES (%s, NULL)", [200 + number])
+
+
 def test_a_driver_killed_at_any_step_ends_equal_to_its_source(postgres_url: str, file: Path) -> None:
+    """While a table's column is dropped and made again after every step."""
     once = str(file.with_name("once"))
+    execute(postgres_url, "CREATE TABLE remade (id int PRIMARY KEY, c int)", "INSERT INTO remade VALUES (0, 0)")
     with hot.HotWorkload.start(postgres_url, rate=50, seed=12):
-        for name in OF_THE_DRIVER:
+        for number, name in enumerate(OF_THE_DRIVER, 1):
+            remake(postgres_url, number)
             if name == "table-live":  # the step before may have been the last one: the tables begin anew
                 for path in file.parent.glob("replica.db*"):
                     path.unlink()

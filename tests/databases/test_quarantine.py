@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psycopg
 import pytest
 
 from tailrace.testing.pipelines import run_until_current, tailrace, write_pipeline
+from tailrace.testing.processes import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
 
@@ -27,6 +30,22 @@ def execute(url: str, *statements: str) -> list[tuple]:
 
 def articles(url: str) -> list[tuple]:
     return execute(url, "SELECT id, title, price FROM articles ORDER BY id")
+
+
+@contextmanager
+def waiting_commit(url: str, statement: str) -> Iterator[None]:
+    """Waits for a standby which never answers: streamed, and nobody sees it. At the end of this it has ended."""
+    waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+    with psycopg.connect(url, autocommit=True) as connection:
+        try:
+            execute(url, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
+            wait_until(lambda: execute(url, "SHOW synchronous_standby_names") == [("nobody",)], seconds=60, what="the setting")
+            connection.pgconn.send_query(statement.encode())
+            wait_until(lambda: bool(execute(url, waits)), seconds=60, what="a commit that waits")
+            yield
+        finally:
+            execute(url, "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+        wait_until(lambda: not execute(url, waits), seconds=60, what="its end")
 
 
 @pytest.fixture
@@ -55,12 +74,13 @@ def test_refused_rows_are_listed_replayed_and_dropped(postgres_url, sink_url, ot
     assert len(articles(sink_url)) == 1999
 
     execute(
-        postgres_url,
-        "UPDATE articles SET price = -1 WHERE id = 7",
-        "INSERT INTO articles VALUES (3000, 'fits', -5), (3001, 'fits', 5)",
-        "UPDATE articles SET price = 8.5 WHERE id = 8",
+        postgres_url, "UPDATE articles SET price = -1 WHERE id = 7", "UPDATE articles SET price = 8.5 WHERE id = 8"
     )
-    run_until_current(file)
+    with waiting_commit(postgres_url, "INSERT INTO articles VALUES (3000, 'fits', -5), (3001, 'fits', 5)"):
+        run_until_current(file)
+        unseen = tailrace("quarantine", "replay", file)
+        assert unseen.returncode == 1
+        assert "commits wait for a synchronous standby" in unseen.stderr
     assert execute(sink_url, "SELECT id, price::text FROM articles WHERE id IN (7, 8, 3000, 3001) ORDER BY id") == [
         (7, "7.00"),
         (8, "8.50"),

@@ -37,7 +37,8 @@ class Copies:
         self._lock = threading.Lock()
         self._taken: set[str] = set()
         self._facts: dict[str, TableFacts] = {}
-        self.writers: dict[str, dict[str, str]] = {}  # of a table that is new here: who wrote to it before we listened
+        self.writers: dict[tuple[str, str], dict[str, str]] = {}
+        """Of a table, by its membership: who wrote to it when we first looked, and has not ended."""
         self.paused_until: dict[str, float] = {}
 
     def learn(self, facts: Iterable[TableFacts]) -> None:
@@ -149,12 +150,11 @@ class CopyLane:
         if status.state is TableState.NEW and status.membership == facts.membership:
             return True
         now = self.source.writers(facts)
-        awaited = self.copies.writers.setdefault(table, now)
+        awaited = self.copies.writers.pop((table, facts.membership), now)
         still = {name: who for name, who in awaited.items() if name in now}
-        self.copies.writers[table] = still
         if not still:
-            del self.copies.writers[table]
             return True
+        self.copies.writers[table, facts.membership] = still
         self._say_waiting(status, sorted(set(still.values())))
         return False
 

@@ -7,10 +7,16 @@ from contextlib import contextmanager
 from typing import Any
 
 import msgspec
+import numpy as np
+import pyarrow as pa
 
 from tailrace import config, registry
-from tailrace.errors import ConfigError, SinkRejected
-from tailrace.sinks.base import Quarantined, Sink
+from tailrace.errors import ConfigError, SinkRejected, SourceUnavailable
+from tailrace.log.reader import LogReader
+from tailrace.log.storage import Storage
+from tailrace.model.schema import TableSchema
+from tailrace.sinks.base import FetchRows, Quarantined, Sink
+from tailrace.spark.layout import LOG
 
 
 class Chosen(msgspec.Struct, frozen=True):
@@ -37,15 +43,17 @@ def entries(pipeline: config.Pipeline, chosen: Chosen) -> list[tuple[str, Quaran
 def replay(pipeline: config.Pipeline, chosen: Chosen) -> list[Replayed]:
     """Write the rows as the source has them now. What is refused again stays where it is.
 
-    Raises SourceChanged where the source is not the one that the sink's rows are from.
+    Raises SourceChanged where the source is not the one that the sink's rows are from, and SourceUnavailable while it
+    does not show yet what the sink may have.
     """
     source: Any = registry.source_class(pipeline.source.url)(pipeline)
+    fetch = _fetch_seen(source, LogReader(Storage(pipeline.state).folder(LOG)))
     with _sinks(pipeline, chosen) as sinks:
         for sink in sinks.values():
             mark = sink.read_state().watermark
             if mark is not None and mark.source is not None:
                 source.check_same(mark.source, mark.position)
-        return [result for name, sink in sinks.items() for result in _replay(name, sink, source, chosen)]
+        return [result for name, sink in sinks.items() for result in _replay(name, sink, fetch, chosen)]
 
 
 def drop(pipeline: config.Pipeline, chosen: Chosen) -> int:
@@ -59,13 +67,26 @@ def drop(pipeline: config.Pipeline, chosen: Chosen) -> int:
     return count
 
 
-def _replay(name: str, sink: Sink, source: Any, chosen: Chosen) -> Iterator[Replayed]:
+def _fetch_seen(source: Any, log: LogReader) -> FetchRows:
+    """Rows as the source has them, unless it is behind the log: there a commit may wait for a synchronous standby."""
+
+    def fetch(schema: TableSchema, keys: pa.RecordBatch) -> pa.RecordBatch:
+        running = source.running()
+        if len(running) and np.isin(running, log.transactions(0, log.end())).any():
+            raise SourceUnavailable("commits wait for a synchronous standby: their rows are in the log, and not to be seen")
+        rows: pa.RecordBatch = source.read_rows(schema, keys)
+        return rows
+
+    return fetch
+
+
+def _replay(name: str, sink: Sink, fetch: FetchRows, chosen: Chosen) -> Iterator[Replayed]:
     by_table: dict[str, list[Quarantined]] = {}
     for entry in _of(sink, chosen):
         by_table.setdefault(entry.rejected.table, []).append(entry)
     for table, mine in by_table.items():
         try:
-            written = sink.replay(mine, source.read_rows)
+            written = sink.replay(mine, fetch)
         except SinkRejected as error:
             yield Replayed(name, table, 0, len(mine), str(error))
         else:
