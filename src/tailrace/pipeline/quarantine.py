@@ -73,7 +73,7 @@ def _fetch_seen(source: Any, log: LogReader) -> FetchRows:
     def fetch(schema: TableSchema, keys: pa.RecordBatch) -> pa.RecordBatch:
         running = source.running()
         if len(running) and np.isin(running, log.transactions(0, log.end())).any():
-            raise SourceUnavailable("commits wait for a synchronous standby: their rows are in the log, and not to be seen")
+            raise SourceUnavailable("commits wait for a synchronous standby: the log has them, and nobody sees them yet")
         rows: pa.RecordBatch = source.read_rows(schema, keys)
         return rows
 
