@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 
 from tailrace import config, registry
 from tailrace.errors import ConfigError, SinkRejected, SourceUnavailable
-from tailrace.log.reader import LogReader
-from tailrace.log.storage import Storage
 from tailrace.model.schema import TableSchema
-from tailrace.sinks.base import FetchRows, Quarantined, Sink
-from tailrace.spark.layout import LOG
+from tailrace.sinks.base import Quarantined, Sink
+
+WRITERS_SECONDS = 5.0
+LOOK_SECONDS = 0.1
 
 
 class Chosen(msgspec.Struct, frozen=True):
@@ -43,17 +43,15 @@ def entries(pipeline: config.Pipeline, chosen: Chosen) -> list[tuple[str, Quaran
 def replay(pipeline: config.Pipeline, chosen: Chosen) -> list[Replayed]:
     """Write the rows as the source has them now. What is refused again stays where it is.
 
-    Raises SourceChanged where the source is not the one that the sink's rows are from, and SourceUnavailable while it
-    does not show yet what the sink may have.
+    Raises SourceChanged where the source is not the one that the sink's rows are from.
     """
     source: Any = registry.source_class(pipeline.source.url)(pipeline)
-    fetch = _fetch_seen(source, LogReader(Storage(pipeline.state).folder(LOG)))
     with _sinks(pipeline, chosen) as sinks:
         for sink in sinks.values():
             mark = sink.read_state().watermark
             if mark is not None and mark.source is not None:
                 source.check_same(mark.source, mark.position)
-        return [result for name, sink in sinks.items() for result in _replay(name, sink, fetch, chosen)]
+        return [result for name, sink in sinks.items() for result in _replay(name, sink, source, chosen)]
 
 
 def drop(pipeline: config.Pipeline, chosen: Chosen) -> int:
@@ -67,27 +65,46 @@ def drop(pipeline: config.Pipeline, chosen: Chosen) -> int:
     return count
 
 
-def _fetch_seen(source: Any, log: LogReader) -> FetchRows:
-    """Rows as the source has them, unless it is behind the log: there a commit may wait for a synchronous standby."""
+class _Seen:
+    """Reads the rows of a table when all is seen that the sink may have of them.
 
-    def fetch(schema: TableSchema, keys: pa.RecordBatch) -> pa.RecordBatch:
-        running = source.running()
-        if len(running) and np.isin(running, log.transactions(0, log.end())).any():
-            raise SourceUnavailable("commits wait for a synchronous standby: the log has them, and nobody sees them yet")
-        rows: pa.RecordBatch = source.read_rows(schema, keys)
+    A commit is streamed before anybody sees it, and one that waits for a synchronous standby long before. So whoever
+    writes to the table at the first call has to end first.
+    """
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self._is_sure = False
+
+    def __call__(self, schema: TableSchema, keys: pa.RecordBatch) -> pa.RecordBatch:
+        if not self._is_sure:
+            self._await_writers(schema)
+            self._is_sure = True
+        rows: pa.RecordBatch = self._source.read_rows(schema, keys)
         return rows
 
-    return fetch
+    def _await_writers(self, schema: TableSchema) -> None:
+        facts = next((facts for facts in self._source.facts() if facts.schema.table == schema.table), None)
+        if facts is None:
+            return
+        deadline, still = time.monotonic() + WRITERS_SECONDS, self._source.writers(facts)
+        while still:
+            if time.monotonic() > deadline:
+                who = " and ".join(sorted(set(still.values())))
+                raise SourceUnavailable(f"{who} has not ended yet, and may have written to these rows: try again later")
+            time.sleep(LOOK_SECONDS)
+            now = self._source.writers(facts)
+            still = {name: who for name, who in still.items() if name in now}
 
 
-def _replay(name: str, sink: Sink, fetch: FetchRows, chosen: Chosen) -> Iterator[Replayed]:
+def _replay(name: str, sink: Sink, source: Any, chosen: Chosen) -> Iterator[Replayed]:
     by_table: dict[str, list[Quarantined]] = {}
     for entry in _of(sink, chosen):
         by_table.setdefault(entry.rejected.table, []).append(entry)
     for table, mine in by_table.items():
         try:
-            written = sink.replay(mine, fetch)
-        except SinkRejected as error:
+            written = sink.replay(mine, _Seen(source))
+        except (SinkRejected, SourceUnavailable) as error:
             yield Replayed(name, table, 0, len(mine), str(error))
         else:
             reason = "refused again" if written < len(mine) else ""
