@@ -3,13 +3,14 @@
 import sys
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 
-from tailrace.spark.installed import START, prefer_installed_pyspark
+from tailrace.spark.installed import prefer_installed_pyspark
 
 prefer_installed_pyspark()
 
 # whoever has a `sitecustomize` of his own gets it all the same
-sys.path[:] = [place for place in sys.path if place != str(START)]
+sys.path[:] = [place for place in sys.path if place != str(Path(__file__).parent)]
 sys.modules.pop("sitecustomize", None)
 with suppress(ImportError):
     import_module("sitecustomize")
