@@ -107,7 +107,7 @@ def live_pipeline(url: str, table: str, state: Path, replica: Path) -> Iterator[
 def capture_process(url: str, publication: str, slot: str, log: Path) -> Iterator[tuple[int, Callable[[], None]]]:
     """A running capture: its process id, and a function that returns when it has all that was committed before."""
     pipeline = _pipeline(url, "null://", log, slot=slot, publication=publication)
-    source: Any = registry.source_class(url)(pipeline)
+    source = registry.make_source(pipeline)
     supervisor = CaptureSupervisor(Order(pipeline, source.prepare(), source.identify()), lambda *_, **__: None)
     supervisor.start()
     _wait(lambda: supervisor.progress is not None)
@@ -130,7 +130,7 @@ def _pipeline(url: str, sink: str, state: Path, *, slot: str, publication: str =
 
 @contextlib.contextmanager
 def _capturing(pipeline: config.Pipeline) -> Iterator[Callable[[], Progress | None]]:
-    source: Any = registry.source_class(pipeline.source.url)(pipeline)
+    source: Any = registry.make_source(pipeline)
     supervisor = CaptureSupervisor(Order(pipeline, source.prepare(), source.identify()), lambda *_, **__: None)
     supervisor.start()
     try:
@@ -143,11 +143,11 @@ def _capturing(pipeline: config.Pipeline) -> Iterator[Callable[[], Progress | No
 def _stream(backlog: Backlog, slot: str, state: Path, sink_url: str) -> float:
     """The sink believes that the (empty) table is live since the slot's beginning: everything comes by the stream."""
     pipeline = _pipeline(backlog.server.url, sink_url, state, slot=slot)
-    source: Any = registry.source_class(pipeline.source.url)(pipeline)
+    source: Any = registry.make_source(pipeline)
     _warm_spark(pipeline)
     start = source.prepare()
     mark = Watermark("before", 0, start)
-    sink: Any = registry.make_sink(pipeline, "sink")
+    sink = registry.make_sink(pipeline, "sink")
     for schema in source.tables():
         sink.begin_snapshot(TableStatus(schema.table, TableState.LIVE, mark, schema), [], clear=True)
     sink.commit(Batch(watermark=mark), lambda *_: None)
@@ -165,8 +165,8 @@ def _snapshot(url: str, table: str, connections: int, state: Path, sink_url: str
     source_settings = config.Source(url, (f"public.{table}",), slot="snapshot_bench", publication="snapshot_bench")
     pipeline = config.Pipeline("bench", source_settings, {"sink": config.Sink(sink_url)}, state=str(state))
     spark = _warm_spark(pipeline, connections)
-    source: Any = registry.source_class(url)(pipeline)
-    sink: Any = registry.make_sink(pipeline, "sink")
+    source = registry.make_source(pipeline)
+    sink = registry.make_sink(pipeline, "sink")
     try:
         start = source.prepare()
         follower = SinkPipeline(spark, pipeline, "sink", source, sink, "bench", lambda *_, **__: None)

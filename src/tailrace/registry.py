@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tailrace.config import Pipeline, scheme
 from tailrace.errors import ConfigError, MissingExtra
+
+if TYPE_CHECKING:
+    from tailrace.sinks.base import Sink
+    from tailrace.sources.base import Source
 
 SOURCES = "tailrace.sources"
 SINKS = "tailrace.sinks"
@@ -20,17 +24,21 @@ SINKS = "tailrace.sinks"
 EXTRAS = {"mariadb": "mysql"}
 
 
-def source_class(url: str) -> Callable[..., Any]:
+def source_class(url: str) -> Callable[[Pipeline], Source]:
     """The class of the source for this URL."""
     return _load(_find(SOURCES, url))
 
 
-def sink_class(url: str) -> Callable[..., Any]:
+def sink_class(url: str) -> Callable[[Pipeline, str], Sink]:
     """The class of the sink for this URL."""
     return _load(_find(SINKS, url))
 
 
-def make_sink(pipeline: Pipeline, name: str) -> Any:
+def make_source(pipeline: Pipeline) -> Source:
+    return source_class(pipeline.source.url)(pipeline)
+
+
+def make_sink(pipeline: Pipeline, name: str) -> Sink:
     """The sink that a pipeline calls `name`."""
     return sink_class(pipeline.sinks[name].url)(pipeline, name)
 

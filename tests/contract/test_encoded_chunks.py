@@ -88,7 +88,7 @@ def prepared(pipeline: config.Pipeline, *statements: str) -> Iterator[Any]:
     with psycopg.connect(pipeline.source.url, autocommit=True) as connection:
         for statement in statements:
             connection.execute(statement.encode())
-    source: Any = registry.source_class(pipeline.source.url)(pipeline)
+    source: Any = registry.make_source(pipeline)
     source.prepare()
     yield source
     source.drop()

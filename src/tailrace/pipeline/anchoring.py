@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tailrace.errors import PositionLost
 from tailrace.log.reader import LogReader
 from tailrace.log.segment import SegmentName
 from tailrace.model.watermark import Watermark
+from tailrace.sources.base import Source
 
 
-def offset_at(log: LogReader, source: Any, position: str) -> int:
+def offset_at(log: LogReader, source: Source, position: str) -> int:
     """The offset of the last transaction end at or before `position`; 0 if the log begins after it.
 
     Only sure once the log has reached `position`: the caller waits for that.
@@ -29,7 +28,7 @@ def offset_at(log: LogReader, source: Any, position: str) -> int:
     return found
 
 
-def is_in(log: LogReader, source: Any, mark: Watermark) -> bool:
+def is_in(log: LogReader, source: Source, mark: Watermark) -> bool:
     """Whether `mark` is a place of this very log: its offset is kept, and is the place that it says it is.
 
     It is not where the log, or what holds the mark, was restored from a backup: offsets were given out anew since.
@@ -55,7 +54,7 @@ def begins_at(log: LogReader) -> str:
     return log.header(names[0]).begins_at if names else identity.start_position
 
 
-def anchored(log: LogReader, source: Any, mark: Watermark, log_id: str) -> Watermark:
+def anchored(log: LogReader, source: Source, mark: Watermark, log_id: str) -> Watermark:
     """The same place as `mark`, in the log that has `log_id`. Raises PositionLost where the log begins after it."""
     if is_in(log, source, mark):
         return mark
@@ -68,7 +67,7 @@ def anchored(log: LogReader, source: Any, mark: Watermark, log_id: str) -> Water
     return Watermark(log_id, offset_at(log, source, mark.position), mark.position, mark.source)
 
 
-def _ends(log: LogReader, source: Any, name: SegmentName) -> dict[int, str]:
+def _ends(log: LogReader, source: Source, name: SegmentName) -> dict[int, str]:
     """Where transactions end in a segment: positions by offset."""
     _, frames = log.read(name)
     ends = frames.transactions.column("end").to_numpy()

@@ -27,7 +27,8 @@ from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import Watermark
 from tailrace.pipeline.anchoring import anchored
 from tailrace.pipeline.evolution import Evolution, evolve, failed
-from tailrace.sinks.base import Batch, Evolved
+from tailrace.sinks.base import Batch, Evolved, Sink
+from tailrace.sources.base import Source
 from tailrace.spark.apply import ApplyPlan, PartResult, TablePlan, stage_batch, stage_range
 from tailrace.spark.layout import LOG, SPARK
 
@@ -49,8 +50,8 @@ class SinkPipeline:
         spark: SparkSession,
         pipeline: config.Pipeline,
         name: str,
-        source: Any,
-        sink: Any,
+        source: Source,
+        sink: Sink,
         log_id: str,
         say: Callable[..., None],
     ) -> None:

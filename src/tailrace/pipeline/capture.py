@@ -10,7 +10,6 @@ import os
 import select
 import sys
 import time
-from typing import Any
 
 import msgspec
 
@@ -22,6 +21,7 @@ from tailrace.log.retention import Retention
 from tailrace.log.storage import Storage
 from tailrace.log.writer import LogWriter
 from tailrace.model.watermark import SourceIdentity
+from tailrace.sources.base import Source
 from tailrace.spark.layout import LOG, READERS
 
 LOCK_SECONDS = 15.0
@@ -111,7 +111,7 @@ class Pump:
     sinks have it.
     """
 
-    def __init__(self, source: Any, log: LogWriter, pipeline: config.Pipeline, control: Control) -> None:
+    def __init__(self, source: Source, log: LogWriter, pipeline: config.Pipeline, control: Control) -> None:
         self.capture = source.capture(log.position, log.next_offset, log.definitions(), log.source)
         log.source = self.capture.identity
         self.log = log
@@ -219,7 +219,7 @@ def main() -> int:
         return 0  # the parent died before it could say what to do
     order = msgspec.json.decode(line, type=Order)
     try:
-        source = registry.source_class(order.pipeline.source.url)(order.pipeline)
+        source = registry.make_source(order.pipeline)
         log = open_log(order)
         Pump(source, log, order.pipeline, control).run()
     except TailraceError as error:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tailrace import config, registry
 from tailrace.log.storage import Storage
 
@@ -13,7 +11,7 @@ def drop(pipeline: config.Pipeline) -> list[str]:
     storage = Storage(pipeline.state)
     lock = storage.lock("run.lock") if storage.exists() else None
     try:
-        source: Any = registry.source_class(pipeline.source.url)(pipeline)
+        source = registry.make_source(pipeline)
         dropped: list[str] = source.drop()
         for name in pipeline.sinks:
             sink = registry.make_sink(pipeline, name)

@@ -18,7 +18,8 @@ from tailrace.model.lifecycle import ASIDE, TableState, TableStatus
 from tailrace.model.schema import Column, TableSchema, counterpart
 from tailrace.model.types import ColumnType, Kind
 from tailrace.model.watermark import Watermark
-from tailrace.sinks.base import Evolved
+from tailrace.sinks.base import Evolved, Sink
+from tailrace.sources.base import Source
 from tailrace.spark.apply import PartResult
 
 Fills = dict[int, pa.Array]
@@ -41,7 +42,11 @@ class Evolution(msgspec.Struct, frozen=True):
 
 
 def evolve(
-    source: Any, sink: Any, tables: dict[str, TableStatus], results: list[PartResult], before: Watermark | None = None
+    source: Source,
+    sink: Sink,
+    tables: dict[str, TableStatus],
+    results: list[PartResult],
+    before: Watermark | None = None,
 ) -> Evolution:
     """What the versions staged in `results` mean for `tables`. `before` is the sink's place before the batch."""
     moved, held, evolved = dict(tables), set(), []
@@ -64,7 +69,7 @@ def failed(status: TableStatus, error: TailraceError) -> TableStatus:
 
 
 def _evolved(
-    source: Any, sink: Any, status: TableStatus, versions: list[TableSchema], before: Watermark | None
+    source: Source, sink: Sink, status: TableStatus, versions: list[TableSchema], before: Watermark | None
 ) -> tuple[TableStatus, Evolved | None]:
     """The table after all versions that were staged, or on its way to a new copy because of one of them."""
     now, fills = status, Fills()
@@ -92,7 +97,7 @@ def evolved_to(status: TableStatus, schema: TableSchema, fills: Fills) -> Evolve
     return Evolved(status.schema, schema, pa.RecordBatch.from_arrays(list(kept.values()), list(kept)))
 
 
-def fills_of(source: Any, status: TableStatus, new: TableSchema) -> Fills | None:
+def fills_of(source: Source, status: TableStatus, new: TableSchema) -> Fills | None:
     """What old rows have in the columns that came, if all else of the rows is right under the new columns; or None."""
     old = status.schema
     former = {column.name: counterpart(old, column) for column in new.columns}

@@ -6,20 +6,18 @@ every transaction under way, however long it lasts.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from tailrace.log.reader import LogReader
 from tailrace.pipeline.anchoring import offset_at
-from tailrace.sources.base import ExportedSnapshot
+from tailrace.sources.base import ExportedSnapshot, Source
 
 SETTLED_US = 60_000_000
 """What was committed so long before the newest commit is visible to everybody."""
 
 
-def offset_seen(log: LogReader, source: Any, snapshot: ExportedSnapshot) -> int | None:
+def offset_seen(log: LogReader, source: Source, snapshot: ExportedSnapshot) -> int | None:
     """The offset up to which `snapshot` sees the log. Only sure once the log has reached the snapshot's position.
 
     None if there is no such place: transactions may become visible in another order than they are committed in. A

@@ -47,7 +47,7 @@ def raise_if_failing(findings: Iterable[Finding]) -> None:
 
 def source_findings(pipeline: config.Pipeline) -> list[Finding]:
     try:
-        found: list[Finding] = registry.source_class(pipeline.source.url)(pipeline).preflight()
+        found = registry.make_source(pipeline).preflight()
     except TailraceError as error:
         return [failure("source", error)]
     return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -14,6 +13,7 @@ from tailrace import config, registry
 from tailrace.errors import ConfigError, SinkRejected, SourceUnavailable
 from tailrace.model.schema import TableSchema
 from tailrace.sinks.base import Quarantined, Sink
+from tailrace.sources.base import Source
 
 WRITERS_SECONDS = 5.0
 LOOK_SECONDS = 0.1
@@ -45,7 +45,7 @@ def replay(pipeline: config.Pipeline, chosen: Chosen) -> list[Replayed]:
 
     Raises SourceChanged where the source is not the one that the sink's rows are from.
     """
-    source: Any = registry.source_class(pipeline.source.url)(pipeline)
+    source = registry.make_source(pipeline)
     with _sinks(pipeline, chosen) as sinks:
         for sink in sinks.values():
             mark = sink.read_state().watermark
@@ -72,7 +72,7 @@ class _Seen:
     writes to the table at the first call has to end first.
     """
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: Source) -> None:
         self._source = source
         self._is_sure = False
 
@@ -80,8 +80,7 @@ class _Seen:
         if not self._is_sure:
             self._await_writers(schema)
             self._is_sure = True
-        rows: pa.RecordBatch = self._source.read_rows(schema, keys)
-        return rows
+        return self._source.read_rows(schema, keys)
 
     def _await_writers(self, schema: TableSchema) -> None:
         facts = next((facts for facts in self._source.facts() if facts.schema.table == schema.table), None)
@@ -97,7 +96,7 @@ class _Seen:
             still = {name: who for name, who in still.items() if name in now}
 
 
-def _replay(name: str, sink: Sink, source: Any, chosen: Chosen) -> Iterator[Replayed]:
+def _replay(name: str, sink: Sink, source: Source, chosen: Chosen) -> Iterator[Replayed]:
     by_table: dict[str, list[Quarantined]] = {}
     for entry in _of(sink, chosen):
         by_table.setdefault(entry.rejected.table, []).append(entry)

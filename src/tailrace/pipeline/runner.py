@@ -37,6 +37,7 @@ from tailrace.pipeline.capture import Order
 from tailrace.pipeline.progress import Reporter
 from tailrace.pipeline.supervisor import CaptureSupervisor
 from tailrace.pipeline.tables import TableKeeper
+from tailrace.sinks.base import Sink
 from tailrace.spark.datasource import register
 from tailrace.spark.layout import LOG, SPARK
 from tailrace.spark.session import open_session
@@ -60,7 +61,7 @@ def run(pipeline: config.Pipeline, *, until_current: bool = False, reporter: Rep
 class Runner:
     def __init__(self, pipeline: config.Pipeline, reporter: Reporter) -> None:
         self.pipeline, self.reporter = pipeline, reporter
-        self.source: Any = registry.source_class(pipeline.source.url)(pipeline)
+        self.source = registry.make_source(pipeline)
         self.sinks = {name: registry.make_sink(pipeline, name) for name in pipeline.sinks}
         self.storage = Storage(pipeline.state)
         self._run = uuid.uuid4().hex
@@ -304,7 +305,7 @@ class Runner:
         keeper.start()
         self._say_running([follower])
 
-    def _has_reached(self, capture: CaptureSupervisor, sink: Any, log_id: str) -> bool:
+    def _has_reached(self, capture: CaptureSupervisor, sink: Sink, log_id: str) -> bool:
         """True once a rebuilt log has come as far as the sink was: only then can its place be found again."""
         log = LogReader(self.storage.folder(LOG))
         foreign = [mark.position for mark in self._marks(sink.name) if not is_in(log, self.source, mark)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from tailrace import config, registry
 from tailrace.errors import ConfigError
 from tailrace.pipeline import requests
-from tailrace.sinks.base import Sink
 
 
 def ask(pipeline: config.Pipeline, table: str, sink: str | None = None) -> list[str]:
@@ -21,7 +20,7 @@ def ask(pipeline: config.Pipeline, table: str, sink: str | None = None) -> list[
 
 
 def _has(pipeline: config.Pipeline, name: str, table: str) -> bool:
-    sink: Sink = registry.make_sink(pipeline, name)
+    sink = registry.make_sink(pipeline, name)
     try:
         return table in sink.read_state().tables
     finally:

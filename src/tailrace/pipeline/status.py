@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from enum import StrEnum
-from typing import Any
 
 import msgspec
 
@@ -89,7 +88,7 @@ class _Surroundings:
         self.log_id = identity.id if identity else None
         self.run = run_state(pipeline.state)
         self.capture = capture_trouble(pipeline.state)
-        self.source: Any = registry.source_class(pipeline.source.url)(pipeline)
+        self.source = registry.make_source(pipeline)
         self.source_error: str | None = None
         self.source_position: str | None = None
         try:
@@ -124,7 +123,7 @@ def run_state(state: str) -> RunState:
 
 
 def _sink_lines(pipeline: config.Pipeline, name: str, around: _Surroundings) -> list[TableLine]:
-    sink: Sink = registry.make_sink(pipeline, name)
+    sink = registry.make_sink(pipeline, name)
     try:
         state = sink.read_state()
         return [_line(name, sink, status, state, around) for _, status in sorted(state.tables.items())]

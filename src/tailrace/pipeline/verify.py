@@ -28,7 +28,8 @@ from tailrace.model.lifecycle import TableState, TableStatus
 from tailrace.model.schema import TableSchema
 from tailrace.pipeline.holding import Hold
 from tailrace.pipeline.moments import offset_seen
-from tailrace.sources.base import ExportedSnapshot, TableLocked, TableRewritten
+from tailrace.sinks.base import Sink
+from tailrace.sources.base import ExportedSnapshot, Source, TableLocked, TableRewritten
 from tailrace.spark.layout import LOG
 
 BUCKETS = 1 << 14
@@ -59,7 +60,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 def verify(pipeline: config.Pipeline) -> list[Comparison]:
     """Compare every table in every sink."""
-    source: Any = registry.source_class(pipeline.source.url)(pipeline)
+    source = registry.make_source(pipeline)
     found: list[Comparison] = []
     for name in pipeline.sinks:
         sink = registry.make_sink(pipeline, name)
@@ -71,7 +72,12 @@ def verify(pipeline: config.Pipeline) -> list[Comparison]:
 
 
 def _verify_sink(
-    pipeline: config.Pipeline, source: Any, name: str, sink: Any, wanted: Container[str] | None = None, tries: int = 5
+    pipeline: config.Pipeline,
+    source: Source,
+    name: str,
+    sink: Sink,
+    wanted: Container[str] | None = None,
+    tries: int = 5,
 ) -> Iterator[Comparison]:
     """All tables, or those that are `wanted`. One that is truncated under our eyes is looked at again."""
     is_running = _is_running(pipeline)
@@ -99,7 +105,7 @@ def _verify_sink(
 
 
 def _verify_table(
-    name: str, schema: TableSchema, status: TableStatus | None, source: Any, sink: Any, snapshot: str, note: str
+    name: str, schema: TableSchema, status: TableStatus | None, source: Source, sink: Sink, snapshot: str, note: str
 ) -> Comparison:
     """What keeps one table from being compared is said of it, and the others are compared all the same."""
     if status is None or status.state is not TableState.LIVE:
@@ -136,7 +142,7 @@ def _held(pipeline: config.Pipeline) -> Hold:
 
 
 @contextmanager
-def _moment(pipeline: config.Pipeline, source: Any, sink: Any, hold: Hold | None) -> Iterator[str]:
+def _moment(pipeline: config.Pipeline, source: Source, sink: Sink, hold: Hold | None) -> Iterator[str]:
     """A snapshot of the source; where there is a hold, the sink has just what the snapshot sees."""
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
@@ -148,7 +154,7 @@ def _moment(pipeline: config.Pipeline, source: Any, sink: Any, hold: Hold | None
 
 
 def _is_met(
-    pipeline: config.Pipeline, source: Any, sink: Any, hold: Hold, snapshot: ExportedSnapshot, deadline: float
+    pipeline: config.Pipeline, source: Source, sink: Sink, hold: Hold, snapshot: ExportedSnapshot, deadline: float
 ) -> bool:
     """Move the hold to the place that the snapshot shows, and wait for the sink; false if it can not be there."""
     log = LogReader(Storage(pipeline.state).folder(LOG))
@@ -165,7 +171,7 @@ def _is_met(
         _wait_a_little(deadline, f"sink {sink.name} to reach {snapshot.position}")
 
 
-def _has_captured(log: LogReader, source: Any, position: str) -> bool:
+def _has_captured(log: LogReader, source: Source, position: str) -> bool:
     names = [name for name in log.names() if name.committed >= name.first]
     return bool(names) and source.reached(log.header(names[-1]).position, position)
 
@@ -176,7 +182,7 @@ def _wait_a_little(deadline: float, what: str) -> None:
     time.sleep(0.05)
 
 
-def _compare(name: str, schema: TableSchema, source: Any, sink: Any, snapshot: str, note: str) -> Comparison:
+def _compare(name: str, schema: TableSchema, source: Source, sink: Sink, snapshot: str, note: str) -> Comparison:
     def rows_of_source() -> Rows:
         return (sink.expected_rows(schema, batch) for batch in source.read_all(schema, snapshot))
 

@@ -26,7 +26,8 @@ from tailrace.model.names import parse_table
 from tailrace.model.net import NetChanges, drained, net_changes
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import SourceIdentity
-from tailrace.sources.base import Visibility
+from tailrace.sinks.base import Sink
+from tailrace.sources.base import Source, Visibility
 from tailrace.spark.datasource import plan_parts
 
 T = TypeVar("T")
@@ -49,8 +50,8 @@ class TablePlan(msgspec.Struct, frozen=True):
 class ApplyPlan(msgspec.Struct, frozen=True):
     """All that tasks need. It travels with the job, so it holds settings and no connections."""
 
-    source: Any
-    sink: Any
+    source: Source
+    sink: Sink
     log: Storage
     batch: str
     tables: dict[str, TablePlan]

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 from tailrace.errors import SinkTaken, TailraceError
 from tailrace.model.schema import TableSchema
-from tailrace.sinks.base import ChunkMark
-from tailrace.sources.base import Chunk, TableLocked, TableRewritten
+from tailrace.sinks.base import ChunkMark, Sink
+from tailrace.sources.base import Chunk, Source, TableLocked, TableRewritten
 from tailrace.spark.apply import attempt, unwrap
 
 TASK_BYTES = 128 << 20
@@ -39,7 +39,7 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 def load_chunks(
-    spark: SparkSession, source: Any, sink: Any, snapshot: str, work: Sequence[ChunkWork], pool: str = POOL
+    spark: SparkSession, source: Source, sink: Sink, snapshot: str, work: Sequence[ChunkWork], pool: str = POOL
 ) -> list[Loaded]:
     """Load all chunks; a table that was rewritten meanwhile, or can not be copied, is reported, not raised."""
     tasks = grouped(work, spark.sparkContext.defaultParallelism)
@@ -62,7 +62,7 @@ def _in_pool(context: SparkContext, pool: str) -> Iterator[None]:
         context.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]  # how pyspark removes one
 
 
-def _load_all(source: Any, sink: Any, snapshot: str, group: Sequence[ChunkWork]) -> Iterator[Loaded]:
+def _load_all(source: Source, sink: Sink, snapshot: str, group: Sequence[ChunkWork]) -> Iterator[Loaded]:
     """One after the other; a table that failed once is not tried again."""
     failed: set[str] = set()
     for item in group:
@@ -74,7 +74,7 @@ def _load_all(source: Any, sink: Any, snapshot: str, group: Sequence[ChunkWork])
         yield loaded
 
 
-def _load(source: Any, sink: Any, snapshot: str, item: ChunkWork) -> Loaded:
+def _load(source: Source, sink: Sink, snapshot: str, item: ChunkWork) -> Loaded:
     chunk = msgspec.convert(item.mark.chunk, Chunk)
     try:
         batches = source.read_chunk(item.schema, chunk, snapshot, sink.chunk_form(item.schema))

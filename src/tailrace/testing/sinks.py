@@ -20,7 +20,7 @@ import pymysql
 from tailrace import config, registry
 from tailrace.errors import SinkError
 from tailrace.model.lifecycle import TableState
-from tailrace.sinks.base import Sink, SinkState
+from tailrace.sinks.base import SinkState
 from tailrace.sources.postgres.positions import reached
 from tailrace.testing.mysql import MariaDbServer, MySqlServer
 from tailrace.testing.pipelines import RunningPipeline, position_of
@@ -176,7 +176,7 @@ class SinkView:
 
     def __init__(self, file: Path, sink: str) -> None:
         pipeline = config.load(file)
-        self._sink: Sink = registry.make_sink(pipeline, sink)
+        self._sink = registry.make_sink(pipeline, sink)
 
     def state(self) -> SinkState:
         """Empty while there is none, or while the sink does not answer."""
