@@ -28,9 +28,8 @@ from tailrace.pipeline import applying, requests, tables
 from tailrace.pipeline.applying import SinkPipeline
 from tailrace.pipeline.tables import TableKeeper
 from tailrace.sinks.sql.sqlite import SqliteSink
-from tailrace.sources.base import TableFacts
+from tailrace.sources.base import Published, TableFacts
 from tailrace.sources.postgres import pgoutput, positions
-from tailrace.sources.postgres.publications import Published
 from tailrace.spark.apply import ApplyPlan, PartResult, stage_part
 from tailrace.testing.messages import Feed, insert, transaction
 

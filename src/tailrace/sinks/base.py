@@ -97,6 +97,10 @@ class Batch(msgspec.Struct, frozen=True):
 class Sink(Protocol):
     """One system written to, for one pipeline. It pickles: connections are made where they are used."""
 
+    name: str
+    max_parts: int
+    """The most parts that a batch may be staged in."""
+
     def check(self) -> None:
         """Raise if the sink can not be used."""
 

@@ -16,7 +16,7 @@ from tailrace.model.net import NetChanges
 from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import Watermark
-from tailrace.sinks.base import Batch, ChunkMark, Evolved, FetchRows, Quarantined, SinkState
+from tailrace.sinks.base import Batch, ChunkMark, Evolved, FetchRows, Quarantined, Sink, SinkState
 
 
 class NullNote(msgspec.Struct):
@@ -30,7 +30,7 @@ class NullPart(msgspec.Struct, frozen=True):
     count: int
 
 
-class NullSink:
+class NullSink(Sink):
     """Its notes lie in the state directory: a sink without data has nothing to be consistent with."""
 
     max_parts = 64

@@ -94,6 +94,24 @@ class TableFacts(msgspec.Struct, frozen=True):
     trouble: str = ""
 
 
+class Published(msgspec.Struct, frozen=True):
+    """What a call of `publish` has done.
+
+    A table that `moved` publishes more than it did, or less: from inserts to all, it has to be copied again, because
+    updates and deletes before the move were not sent. `waiting` are locked by somebody: the next call tries again.
+    """
+
+    added: tuple[str, ...] = ()
+    moved: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    refused: dict[str, str] = {}
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        return (*self.added, *self.moved, *self.removed)
+
+
 class TableLocked(SourceUnavailable):
     """Somebody holds a lock on the table that lets nobody read it. Other tables are not concerned."""
 
@@ -105,8 +123,14 @@ class TableRewritten(Exception):
 class Capture(Protocol):
     """An open stream of changes. Not thread-safe."""
 
+    identity: SourceIdentity
+    """Whom the stream comes from."""
+
     def poll(self, seconds: float, *wake: object) -> None:
         """Take in what has come, waiting at most `seconds`; returns early when one of `wake` can be read."""
+
+    def idle(self, seconds: float, *wake: object) -> None:
+        """Take nothing in, but keep the connection alive. Otherwise as `poll`."""
 
     @property
     def pending_bytes(self) -> int:
@@ -117,10 +141,6 @@ class Capture(Protocol):
 
         Frames that begin before the end of those handed out last replace what lies behind the last transaction end.
         """
-
-    @property
-    def identity(self) -> SourceIdentity:
-        """Whom the stream comes from."""
 
     @property
     def received(self) -> str:
@@ -151,6 +171,8 @@ class Source(Protocol):
         """
 
     def drop_slot(self) -> bool: ...
+    def publish(self, is_known: Callable[[str], bool]) -> Published:
+        """Have the tables streamed that came since. One that `is_known` was taken out on purpose, and stays out."""
 
     def tables(self) -> list[TableSchema]:
         """The tables to capture, as they are now."""
@@ -173,6 +195,9 @@ class Source(Protocol):
 
     def current_position(self) -> str: ...
     def reached(self, position: str, target: str) -> bool: ...
+    def distance(self, position: str, target: str) -> int:
+        """Bytes of the source's log between two positions."""
+
     def positions(self, values: npt.NDArray[np.int64]) -> list[str]:
         """The positions of a transaction table's column, as strings."""
 
@@ -191,6 +216,9 @@ class Source(Protocol):
     def plan_snapshot(self, table: TableSchema, chunk_bytes: int) -> list[Chunk]: ...
     def read_chunk(self, table: TableSchema, chunk: Chunk, snapshot: str, form: str = "") -> Iterator[Rows]:
         """In a task: the chunk's rows as the snapshot sees them, encoded in `form` if the source has them so."""
+
+    def read_all(self, table: TableSchema, snapshot: str | None = None) -> Iterator[pa.RecordBatch]:
+        """All rows of a table, as a snapshot sees them or as they are, to be compared with what a sink has."""
 
     def absence(self, table: TableSchema) -> Absence:
         """Why a table that was captured is not among `tables` now."""

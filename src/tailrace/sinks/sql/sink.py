@@ -24,7 +24,7 @@ from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType
 from tailrace.model.watermark import Watermark
-from tailrace.sinks.base import Batch, ChunkMark, Evolved, FetchRows, Quarantined, Rejected, SinkState
+from tailrace.sinks.base import Batch, ChunkMark, Evolved, FetchRows, Quarantined, Rejected, Sink, SinkState
 from tailrace.sinks.mapping import SchemaMapping
 from tailrace.sinks.sql.applying import TableMerge
 from tailrace.sinks.sql.bookkeeping import Bookkeeping
@@ -59,7 +59,7 @@ class Ready(NamedTuple):
     is_single_key: bool
 
 
-class SqlSink:
+class SqlSink(Sink):
     """Picklable: connections are made where they are used. Several threads may use it at once."""
 
     max_parts = 64

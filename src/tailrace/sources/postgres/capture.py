@@ -23,6 +23,7 @@ from tailrace.errors import DecodeError, PositionLost, SourceRefused, SourceUnav
 from tailrace.model.frames import Frames
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import SourceIdentity
+from tailrace.sources.base import Capture
 from tailrace.sources.postgres import pgoutput
 from tailrace.sources.postgres.connection import connect, source_errors
 from tailrace.sources.postgres.describing import Descriptions
@@ -63,7 +64,7 @@ Described = list[tuple[int, TableSchema]]
 """Rows of a batch that describe a table, and how."""
 
 
-class PostgresCapture:
+class PostgresCapture(Capture):
     def __init__(
         self,
         url: str,

@@ -19,6 +19,7 @@ from psycopg import sql
 from tailrace.config import TablePatterns
 from tailrace.errors import SourceRefused
 from tailrace.model.names import table_name
+from tailrace.sources.base import Published
 from tailrace.sources.postgres.catalog import IDENTIFIES, IS_TABLE, PARTS
 
 LOCK_TIMEOUT_MS = 2_000  # longer than the second after which the server ends an autovacuum that is in the way
@@ -70,24 +71,6 @@ def names_of(publication: str) -> tuple[str, str]:
     digest = hashlib.sha256(encoded).hexdigest()[:8]
     kept = encoded[: NAME_BYTES - len(SUFFIX) - len(digest) - 1].decode(errors="ignore")
     return publication, f"{kept}_{digest}{SUFFIX}"
-
-
-class Published(msgspec.Struct, frozen=True):
-    """What a call of `publish` has done.
-
-    A table that `moved` publishes more than it did, or less: from inserts to all, it has to be copied again, because
-    updates and deletes before the move were not sent. `waiting` are locked by somebody: the next call tries again.
-    """
-
-    added: tuple[str, ...] = ()
-    moved: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-    waiting: tuple[str, ...] = ()
-    refused: dict[str, str] = {}
-
-    @property
-    def changed(self) -> tuple[str, ...]:
-        return (*self.added, *self.moved, *self.removed)
 
 
 class Publication(msgspec.Struct, frozen=True):

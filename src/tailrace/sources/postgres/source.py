@@ -19,7 +19,17 @@ from tailrace.model.lifecycle import StoredAs
 from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import SourceIdentity
-from tailrace.sources.base import Absence, Chunk, ExportedSnapshot, Finding, StorageChange, TableFacts, Visibility
+from tailrace.sources.base import (
+    Absence,
+    Chunk,
+    ExportedSnapshot,
+    Finding,
+    Published,
+    Source,
+    StorageChange,
+    TableFacts,
+    Visibility,
+)
 from tailrace.sources.postgres import (
     catalog,
     defaults,
@@ -37,14 +47,14 @@ from tailrace.sources.postgres import (
 from tailrace.sources.postgres.capture import PostgresCapture
 from tailrace.sources.postgres.catalog import list_tables, table_schemas
 from tailrace.sources.postgres.connection import connect, current_position, server_of, source_errors
-from tailrace.sources.postgres.publications import Published, Publisher
+from tailrace.sources.postgres.publications import Publisher
 from tailrace.sources.postgres.types import has_binary_decoder
 
 LOOK_SECONDS = 1.0
 """How long a look into a table waits for a lock on it: others wait for us meanwhile."""
 
 
-class PostgresSource:
+class PostgresSource(Source):
     """Holds settings only: it pickles, and every method opens what it needs."""
 
     def __init__(self, pipeline: config.Pipeline) -> None:
