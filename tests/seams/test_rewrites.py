@@ -15,7 +15,7 @@ from tailrace.testing.postgres import execute
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
 
-PLAIN = ("filled", "scaled", "vacuumed", "boxed", "remade", "odd", "called_0")
+PLAIN = ("filled", "scaled", "vacuumed", "boxed", "remade", "odd", "called_0", "labelled", "paired", "renamed_back")
 PARTITIONED = ("emptied", "dropped", "detached", "attached", "shed_0")
 """Each has the partitions `aside.<name>_1` to `_4`, of which none is a table of the pipeline by itself."""
 
@@ -28,6 +28,14 @@ def create(url: str) -> None:
             f"CREATE TABLE {table} (id int PRIMARY KEY, v int)",
             f"INSERT INTO {table} SELECT n, n FROM generate_series(1, 100) n",
         )
+    execute(
+        url,
+        "CREATE TYPE mood AS ENUM ('x', 'a')",
+        "CREATE TYPE pair AS (p int, q mood)",
+        "ALTER TABLE labelled ADD COLUMN m mood[] NOT NULL DEFAULT '{a}'",
+        "ALTER TABLE paired ADD COLUMN p pair NOT NULL DEFAULT '(1,x)'",
+        "ALTER TABLE renamed_back ADD COLUMN m mood",
+    )
     for table in PARTITIONED:
         execute(url, f"CREATE TABLE {table} (id int PRIMARY KEY, v int) PARTITION BY RANGE (id)")
         for number in range(1, 5):
@@ -64,7 +72,19 @@ def rewrite(url: str, number: int) -> None:
         f"INSERT INTO remade VALUES (20{number})",
         f"ALTER TABLE remade ADD COLUMN {new} int",
         f"INSERT INTO remade VALUES (30{number})",
+        f"ALTER TYPE mood RENAME VALUE '{label(number - 1)}' TO '{label(number)}'",
+        f"ALTER TYPE mood ADD VALUE '{label(number - 1)}'",
+        f"ALTER TYPE pair ADD ATTRIBUTE r_{number} int",
+        "ALTER TABLE renamed_back RENAME v TO w",
+        f"UPDATE renamed_back SET w = -1 WHERE id = {number}",
+        "ALTER TABLE renamed_back RENAME w TO v",
+        f"UPDATE renamed_back SET v = -2 WHERE id = 1{number}",
     )
+
+
+def label(number: int) -> str:
+    """What the label that rows have is called after so many rewrites."""
+    return f"a_{number}" if number else "a"
 
 
 def tables_after(number: int) -> list[str]:
@@ -97,8 +117,13 @@ def test_tables_that_are_rewritten_without_an_event_are_copied_again_and_vacuume
             "UPDATE called_1 SET v = -v WHERE id < 5",
             "UPDATE shed_1 SET v = -v WHERE id < 305",
             "INSERT INTO odd VALUES (101, 101)",
+            "UPDATE remade SET v = -1 WHERE id = 1",
         )
         wait_until_same(pipeline, postgres_url, replica, *tables_after(1))
+        copies = pipeline.copies("public.remade")
+        execute(postgres_url, "UPDATE remade SET v = -2 WHERE id = 2")
+        wait_until_same(pipeline, postgres_url, replica, *tables_after(1))
+        assert pipeline.copies("public.remade") == copies
         assert pipeline.copies("public.vacuumed") == 1
         assert pipeline.stop() == 0, pipeline.output
 

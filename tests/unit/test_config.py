@@ -350,8 +350,37 @@ def test_other_urls_have_another_name_but_another_password_has_not():
     assert name("postgresql://u:a@h/d", "sqlite:////x.db") != name("postgresql://u:a@h/d", "sqlite:////y.db")
 
 
-def test_a_name_never_holds_part_of_a_password():
-    assert "tail" not in from_urls("postgresql://u:pass/tail@h", "sqlite:////x.db").name
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:pass/tail@h/d",
+        "postgresql://u:pass@tail@h/d",
+        "postgresql://u:pass tail@h/d",
+        "postgresql://u:%zztail@h/d",
+        "postgresql://u:[tail@h/d",
+        "postgresql://h/d?password=%tail",
+        "mysql://u:pass#tail@h/d",
+        "mysql://u@h:tail/d",
+    ],
+)
+def test_a_url_that_can_be_read_in_two_ways_is_refused_without_a_word_of_it(url: str):
+    for urls in ((url, "sqlite:////x.db"), ("postgresql://h/d", url)):
+        with pytest.raises(ConfigError, match="the URL can not be read") as caught:
+            from_urls(*urls)
+        assert "tail" not in f"{caught.value} {caught.value.hint}"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:p%40x%2F@h:5432/d",
+        "postgresql:///d?host=/run/x&options=-c%20a%3Db@c",
+        "postgresql://u@[::1]:1,h:2/d",
+        "mysql://h",
+    ],
+)
+def test_urls_that_are_well_formed_are_taken(url: str):
+    assert from_urls(url, url).source.url == url
 
 
 def test_a_given_name_and_state_are_used(tmp_path):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.model.schema import Column, TableSchema
-from tailrace.model.types import ColumnType, Kind
-from tailrace.sources.postgres.describing import UNLIKE_ANY, CatalogColumn, is_remade, numbers_then
+from tailrace.sources.postgres.describing import UNLIKE_ANY, CatalogColumn, numbers_since, numbers_then
 
 OLD, THEN, NEW = 90, 100, 110
 
@@ -40,9 +38,33 @@ def test_a_column_has_the_number_that_it_can_only_have_had(rows, names, expected
     assert numbers_then(rows, list(names), THEN) == (expected or [UNLIKE_ANY] * len(names))
 
 
-def test_a_name_that_is_another_column_s_than_it_was_is_not_believed():
-    """A transaction that dropped the column and made it again may have a lower number, and have committed later."""
-    text = ColumnType(Kind.TEXT, "text")
-    known = TableSchema("public", "t", (Column("a", text, number=2), Column("b", text)), ())
-    assert is_remade(known, ["a"], [3])
-    assert not is_remade(known, ["a", "b", "c"], [2, 5, 6])
+SINCE = {
+    "nothing was altered": ({"a": 1, "b": 2}, [column("a", 1, NEW), column("b", 2)], "ab", [1, 2]),
+    "a name is another column's": ({"a": 2}, [gone(2, OLD), column("a", 3)], "a", None),
+    "two exchanged their names, and took them back": (
+        {"a": 1, "b": 2},
+        [column("a", 1, NEW), column("b", 2, NEW)],
+        "ba",
+        None,
+    ),
+    "one came": ({"a": 1}, [column("a", 1), column("b", 2, THEN)], "ab", [1, 2]),
+    "one came, and another one later": ({"a": 1}, [column("a", 1), column("b", 2), column("c", 3, NEW)], "ab", [1, 2]),
+    "one came, and an older one made it again": (
+        {"a": 1},
+        [column("a", 1), gone(2, OLD), column("b", 3)],
+        "ab",
+        None,
+    ),
+    "one came, and lost its name to another by an older one": (
+        {"a": 1},
+        [column("a", 1), column("c", 2), column("b", 3)],
+        "ab",
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize(("known", "rows", "names", "expected"), SINCE.values(), ids=SINCE)
+def test_what_was_known_before_is_believed_rather_than_the_order_of_transactions(known, rows, names, expected):
+    """An older transaction may have committed later."""
+    assert numbers_since(known, rows, list(names), THEN) == (expected or [UNLIKE_ANY] * len(names))

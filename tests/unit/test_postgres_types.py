@@ -72,7 +72,7 @@ def test_a_type_that_nobody_described_is_an_error() -> None:
 
 
 def test_rows_of_the_catalog_are_loaded_by_oid() -> None:
-    rows = [(20_000, "public.mood", "e", 0, -1, 0, ["sad", "ok"], False, ",")]
+    rows = [(20_000, "public.mood", "e", 0, -1, 0, ["sad", "ok"], False, ",", [], 0)]
     assert load_types(rows) == {20_000: MOOD}
 
 

@@ -10,6 +10,7 @@ from tailrace.errors import ConfigError
 HIDDEN = "***"
 _SECRET_KEY = r"[^=&?]*(?:password|passwd|passfile|secret|token|access[._-]?key|credential)[^=&]*"
 _SECRET_PARAMETER = re.compile(rf"(?<=[?&])({_SECRET_KEY})=[^&#]*", re.IGNORECASE)
+_HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:\d*)?")
 _SECRET_SETTING = re.compile(_SECRET_KEY, re.IGNORECASE)
 
 
@@ -49,11 +50,31 @@ def sqlite_path(url: str) -> Path:
 
 
 def resolve_url(url: str, folder: Path) -> str:
-    """The URL with a SQLite file's path made absolute; other URLs as they are."""
+    """The URL with a SQLite file's path made absolute; other URLs as they are, once they can be read in one way."""
     if scheme(url) != "sqlite":
+        _refuse_ambiguous(url)
         return url
     _, question, parameters = url.partition("?")
     return f"sqlite:///{folder / sqlite_path(url)}{question}{parameters}"
+
+
+def _refuse_ambiguous(url: str) -> None:
+    """Whoever takes a password for a part of the server's name prints it."""
+    rest = url.partition("://")[2]
+    place = rest.partition("?")[0]
+    authority = re.split("[/#]", place, maxsplit=1)[0]
+    user, _, hosts = authority.rpartition("@")
+    is_ambiguous = (
+        re.search(r"\s|%(?![0-9A-Fa-f]{2})", rest)
+        or re.search(r"[@\[\]]", user)
+        or "@" in place[len(authority) :]
+        or not all(_HOST.fullmatch(host) for host in hosts.split(","))
+    )
+    if is_ambiguous:
+        raise ConfigError(
+            "the URL can not be read: its user, password or port has characters that mean something else in a URL",
+            hint="write @ as %40, / as %2F, : as %3A, ? as %3F, # as %23, [ as %5B, % as %25, a space as %20",
+        )
 
 
 def resolve_folder(path: str, folder: Path) -> str:

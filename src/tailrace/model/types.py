@@ -45,7 +45,8 @@ class ColumnType(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     precision: int | None = None
     scale: int | None = None
     element: ColumnType | None = None  # of an ARRAY
-    labels: tuple[str, ...] = ()  # of an ENUM, in the order of the type
+    labels: tuple[str, ...] = ()  # of an ENUM, or of what an OTHER is made of, in words of the source; more may come
+    attributes: tuple[str, ...] = ()  # of what an OTHER is made of: with others its values have another text
 
 
 TIMETZ = pa.struct([pa.field("microseconds", pa.int64(), False), pa.field("offset_seconds", pa.int32(), False)])

@@ -171,13 +171,12 @@ class CopyLane:
         with self.sink.lock:
             marks = self.sink.sink.read_state().chunks
         with self.source.export_snapshot() as snapshot:
-            # only now: a column that the snapshot's rows have a value in must not be missing
+            # again: what became of a table in between may be in the snapshot's rows, or not
             present = {facts.schema.table: facts for facts in self.source.facts()}
             work: list[ChunkWork] = []
             for status in statuses:
-                if status.table in present:
-                    facts = msgspec.structs.replace(present[status.table], membership=before[status.table].membership)
-                    work += self._planned(status, facts, marks.get(status.table, []), snapshot)
+                if _is_same(before[status.table], present.get(status.table)):
+                    work += self._planned(status, before[status.table], marks.get(status.table, []), snapshot)
             failpoints.reached("snapshot-planned")
             loaded = (
                 load_chunks(self.sink.spark, self.source, self.sink.sink, snapshot.id, work, self._pool) if work else []
@@ -281,11 +280,20 @@ class CopyLane:
                 status.again(status.watermark, status.schema, reason="it was rewritten while it was copied")
             )
             return
-        with self.sink.lock:
-            self.sink.sink.finish_snapshot(status)
+        try:
+            with self.sink.lock:
+                self.sink.sink.finish_snapshot(status)
+        except TailraceError as error:
+            self._fail(status, error)
+            return
         state = TableState.AHEAD if status.state is TableState.RESUMED else TableState.CATCH_UP
         end = self.source.current_position() if is_torn else snapshot.position
         self.sink.became(status.move(TableState.TORN if is_torn else state, snapshot_end=end, rows=rows), rows)
+
+
+def _is_same(before: TableFacts, now: TableFacts | None) -> bool:
+    """Whether nothing became of a table between two looks, but that it grew."""
+    return now is not None and msgspec.structs.replace(now, bytes=before.bytes) == before
 
 
 def _work(status: TableStatus, marks: Iterable[ChunkMark]) -> list[ChunkWork]:

@@ -73,16 +73,21 @@ def _evolved(
 ) -> tuple[TableStatus, Evolved | None]:
     """The table after all versions that were staged, or on its way to a new copy because of one of them."""
     now, fills = status, Fills()
-    for version in (version for version in versions if version != status.schema):
+    for version in versions:
         came = fills_of(source, now, version)
         if came is None:
             return _again(status, version, before), None
         fills |= came
         now = msgspec.structs.replace(now, schema=_adopted(now.schema, version))
-    if now.state is not TableState.LIVE or now.schema == status.schema:
+    has_names = all(_names(version) == _names(status.schema) for version in versions)
+    if now.state is not TableState.LIVE or (has_names and now.schema == status.schema):
         return now, None
     change = evolved_to(status, now.schema, fills)
     return (now, change) if sink.takes_in_place(change) else (_again(status, versions[-1], before), None)
+
+
+def _names(schema: TableSchema) -> list[str]:
+    return [column.name for column in schema.columns]
 
 
 def _again(status: TableStatus, version: TableSchema, before: Watermark | None) -> TableStatus:
@@ -133,20 +138,19 @@ def is_behind(old: TableSchema, present: TableSchema) -> bool:
     return (
         old.key != present.key
         or any(column.name not in known or not _same(column, known[column.name]) for column in present.columns)
-        or has_renamed_labels(old, present)
+        or has_other_text(old, present)
     )
 
 
-def has_renamed_labels(old: TableSchema, present: TableSchema) -> bool:
-    """Labels come, in any place, and never go: one that is not where it was was renamed, in every row that has it."""
-    known = {column.name: _labels(column.type) for column in old.columns}
-    return any(not _is_within(known.get(column.name, ()), _labels(column.type)) for column in present.columns)
+def has_other_text(old: TableSchema, present: TableSchema) -> bool:
+    """Whether values that nobody has changed are written otherwise than before.
 
-
-def _is_within(labels: tuple[str, ...], others: tuple[str, ...]) -> bool:
-    """Whether all labels are among the others, in this order."""
-    rest = iter(others)
-    return all(label in rest for label in labels)
+    Labels come and never go: one that is not there was renamed, in every row that has it. The attributes of composites
+    are in the text of every row.
+    """
+    known = {column.name: _innermost(column.type) for column in old.columns}
+    pairs = [(known[c.name], _innermost(c.type)) for c in present.columns if c.name in known]
+    return any(not set(one.labels) <= set(now.labels) or one.attributes != now.attributes for one, now in pairs)
 
 
 def _same(one: Column, other: Column) -> bool:
@@ -155,7 +159,7 @@ def _same(one: Column, other: Column) -> bool:
 
 
 def _same_type(one: Column, other: Column) -> bool:
-    return _without_labels(one.type) == _without_labels(other.type)
+    return _without_parts(one.type) == _without_parts(other.type)
 
 
 def _widens(old: ColumnType, new: ColumnType) -> bool:
@@ -169,17 +173,17 @@ def _widens(old: ColumnType, new: ColumnType) -> bool:
     )
 
 
-def _without_labels(type_: ColumnType) -> ColumnType:
-    element = None if type_.element is None else _without_labels(type_.element)
-    return msgspec.structs.replace(type_, labels=(), element=element)
+def _without_parts(type_: ColumnType) -> ColumnType:
+    element = None if type_.element is None else _without_parts(type_.element)
+    return msgspec.structs.replace(type_, labels=(), attributes=(), element=element)
 
 
-def _labels(type_: ColumnType) -> tuple[str, ...]:
-    return type_.labels if type_.element is None else _labels(type_.element)
+def _innermost(type_: ColumnType) -> ColumnType:
+    return type_ if type_.element is None else _innermost(type_.element)
 
 
 def _adopted(old: TableSchema, version: TableSchema) -> TableSchema:
-    """The version of the stream, with what we know better: numbers, and enum labels, which the stream does not tell."""
+    """The version of the stream, with what we know better: numbers, and what types are made of."""
     columns = []
     for column in version.columns:
         known = counterpart(old, column)

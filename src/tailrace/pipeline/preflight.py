@@ -40,7 +40,8 @@ def check_without_sinks(pipeline: config.Pipeline) -> list[Finding]:
 def raise_if_failing(findings: Iterable[Finding]) -> None:
     """Raise what the first failing finding stands for, its fix as the hint. Other people's findings are refusals."""
     for finding in findings:
-        if finding.level is Level.FAIL:
+        is_of_some_tables = isinstance(finding, Failure) and finding.is_of_some_tables
+        if finding.level is Level.FAIL and not is_of_some_tables:
             kind: type[TailraceError] = finding.error if isinstance(finding, Failure) else SourceRefused
             raise kind(finding.message, hint=finding.fix or None)
 

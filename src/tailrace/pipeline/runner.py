@@ -22,6 +22,7 @@ from tailrace.errors import (
     SinkRejected,
     SinkUnavailable,
     SourceError,
+    SourceRefused,
     SourceUnavailable,
     StateError,
     TailraceError,
@@ -73,9 +74,11 @@ class Runner:
         self._given_up: dict[str, TailraceError] = {}
         self._absent: dict[str, float] = {}  # sink that did not answer at the start: when to ask it again
         self._spark: SparkSession | None = None  # only if it is ours to stop
+        self._identity: SourceIdentity | None = None
         self._log_start = ""
         self._is_log_new = False
         self._has_new_slot = False
+        self._has_begun = False  # sinks follow the log
         self._said_waiting_at = -math.inf
         self._target: str | None = None
         self._target_end: int | None = None
@@ -109,9 +112,9 @@ class Runner:
         except _Stopped:
             return 0
         finally:
-            if capture is None:
-                self._drop_new_slot()
             self._shut_down(capture)
+            if self._has_new_slot and not self._has_begun:
+                self._drop_new_slot()
             if lock is not None:
                 lock.close()
 
@@ -123,10 +126,24 @@ class Runner:
         self._has_new_slot = True
 
     def _drop_new_slot(self) -> None:
-        """A slot that nobody has read from, and that nobody will, would make the source keep its log for nothing."""
-        if self._has_new_slot:
-            with suppress(SourceError):
+        """A slot of which nothing has come to a sink, and of which nothing will, would make the source keep its log.
+
+        A log that came of it is of no use without it. The server may take a moment to notice that its reader is gone.
+        """
+        log = self.storage.folder(LOG)
+        if self._is_log_new and log.exists():
+            log.remove()
+        deadline = time.monotonic() + STOP_SECONDS
+        while True:
+            try:
                 self.source.drop_slot()
+                return
+            except SourceRefused:
+                if time.monotonic() > deadline:
+                    return
+                time.sleep(LOOP_SECONDS)
+            except SourceError:
+                return
 
     def _wait(self, whom: list[str]) -> None:
         """The source waits for somebody: say so now and then, and stop at once when we are to."""
@@ -176,8 +193,15 @@ class Runner:
             marks += self._marks(name)
         for known, position in {(mark.source, mark.position) for mark in marks if mark.source is not None}:
             self.source.check_same(known, position)
-        identity: SourceIdentity = self.source.identify()
-        return identity
+        self._identity = self.source.identify()
+        for name in self.sinks.keys() - self._absent.keys():
+            self._refuse_source(name)
+        return self._identity
+
+    def _refuse_source(self, name: str) -> None:
+        """What is written to the source would be captured again, and be in the way of its own writers."""
+        if self._identity is not None and self.sinks[name].is_database(self._identity):
+            raise SinkRejected(f"sink {name} is the database that is read", hint="write to another database")
 
     def _marks(self, name: str) -> list[Watermark]:
         """The places of a sink, and of those of its tables that are on their way, that have to be found in the log."""
@@ -248,6 +272,7 @@ class Runner:
         for name in [name for name in self.sinks if name not in self._absent]:
             self._wait_for(capture, partial(self._has_reached, capture, self.sinks[name], log_id))
             self._add_sink(spark, capture, name, log_id)
+        self._has_begun = True
         for follower, keeper in zip(self._followers, self._keepers, strict=True):
             follower.start()
             keeper.start()
@@ -291,6 +316,7 @@ class Runner:
         for mark in self._marks(name):
             if mark.source is not None:
                 self.source.check_same(mark.source, mark.position)
+        self._refuse_source(name)
         self._check_position(name, confirmed)
         if not self._has_reached(capture, self.sinks[name], log_id):
             return False

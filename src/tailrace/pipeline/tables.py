@@ -16,7 +16,7 @@ from tailrace.model.watermark import Watermark
 from tailrace.pipeline import requests
 from tailrace.pipeline.applying import SinkPipeline, lost, said_by
 from tailrace.pipeline.copying import Copies, lanes
-from tailrace.pipeline.evolution import evolved_to, fills_of, has_renamed_labels, is_behind
+from tailrace.pipeline.evolution import evolved_to, fills_of, has_other_text, is_behind
 from tailrace.pipeline.threads import WatchedThread
 from tailrace.sources.base import TableFacts, TableLocked
 
@@ -233,7 +233,7 @@ class TableKeeper:
             position = self.source.current_position()
         if not self.source.reached(self.sink.watermark.position, position):
             self._untold[schema.table] = schema, position  # it may be told yet, up to there
-        elif has_renamed_labels(known.schema, schema) or not self._take_in(known, facts):
+        elif has_other_text(known.schema, schema) or not self._take_in(known, facts):
             self._copy_again(known, facts, "its columns changed")
 
     def _take_in(self, known: TableStatus, facts: TableFacts) -> bool:
@@ -259,7 +259,7 @@ class TableKeeper:
             if known is None or each.schema.table in self.sink.tables or known.state is not TableState.LIVE:
                 continue
             with self.sink.lock:
-                if self._is_unbroken(known, each) and self._take_name(known, each):
+                if self._take_name(known, each):
                     self.sink.say_table(self.sink.tables[each.schema.table])
 
     def _is_unbroken(self, known: TableStatus, facts: TableFacts) -> bool:
@@ -269,10 +269,10 @@ class TableKeeper:
         return self._break(known, facts) is None
 
     def _take_name(self, known: TableStatus, facts: TableFacts) -> bool:
-        """Give a table its new name in the sink; false where the sink can not, for whatever reason of its own."""
+        """Give a table its new name in the sink; false where more became of it, or that can not be told or done."""
         try:
-            return self._take_in(known, facts)
-        except SinkRejected as error:
+            return self._is_unbroken(known, facts) and self._take_in(known, facts)
+        except (SinkRejected, SourceRefused) as error:
             if error.retry:
                 raise
             return False
@@ -314,7 +314,7 @@ class TableKeeper:
                 continue  # it is heard when that is done
             with self.sink.lock:
                 known = self.sink.tables.get(request.table)
-                if known is not None:
+                if known is not None and known.table not in self._troubled:
                     self.sink.became(known.again(self._start_of(known), known.schema, reason="it was asked for"))
             requests.done(self.sink.pipeline.state, name)
 

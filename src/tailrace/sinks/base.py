@@ -21,7 +21,7 @@ from tailrace.model.lifecycle import TableStatus
 from tailrace.model.net import NetChanges
 from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
-from tailrace.model.watermark import Watermark
+from tailrace.model.watermark import SourceIdentity, Watermark
 
 FetchRows = Callable[[TableSchema, pa.RecordBatch], pa.RecordBatch]
 """Reads rows from the source by key, for partial updates whose row the sink does not have."""
@@ -103,6 +103,9 @@ class Sink(Protocol):
 
     def check(self) -> None:
         """Raise if the sink can not be used."""
+
+    def is_database(self, identity: SourceIdentity) -> bool:
+        """Whether the sink is the very database that a source calls so."""
 
     def read_state(self) -> SinkState:
         """Empty where the sink, or what it remembers, is not there yet. Creates and changes nothing."""

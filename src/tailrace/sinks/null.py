@@ -15,7 +15,7 @@ from tailrace.model.lifecycle import TableStatus
 from tailrace.model.net import NetChanges
 from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
-from tailrace.model.watermark import Watermark
+from tailrace.model.watermark import SourceIdentity, Watermark
 from tailrace.sinks.base import Batch, ChunkMark, Evolved, FetchRows, Quarantined, Sink, SinkState
 
 
@@ -41,6 +41,9 @@ class NullSink(Sink):
 
     def check(self) -> None:
         return
+
+    def is_database(self, identity: SourceIdentity) -> bool:
+        return False
 
     def read_state(self) -> SinkState:
         note = self._read()

@@ -11,9 +11,13 @@ NAMED = 3
 
 
 class Failure(Finding, frozen=True):
-    """A finding that stops the pipeline; `error` is what `run` raises for it, and so says whether to try again."""
+    """A finding that stops the pipeline; `error` is what `run` raises for it, and so says whether to try again.
+
+    One that is only about some of its tables stops these: they are set aside by the run.
+    """
 
     error: type[TailraceError] = SourceRefused
+    is_of_some_tables: bool = False
 
 
 def ok(subject: str, message: str) -> Finding:
@@ -24,8 +28,15 @@ def warn(subject: str, message: str, fix: str = "") -> Finding:
     return Finding(subject, Level.WARN, message, fix)
 
 
-def fail(subject: str, message: str, fix: str, error: type[TailraceError] = SourceRefused) -> Failure:
-    return Failure(subject, Level.FAIL, message, fix, error)
+def fail(
+    subject: str,
+    message: str,
+    fix: str,
+    error: type[TailraceError] = SourceRefused,
+    *,
+    is_of_some_tables: bool = False,
+) -> Failure:
+    return Failure(subject, Level.FAIL, message, fix, error, is_of_some_tables)
 
 
 def failure(subject: str, error: TailraceError, fix: str = "") -> Failure:

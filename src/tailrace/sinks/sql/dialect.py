@@ -141,6 +141,10 @@ class Dialect(ABC):
         """False for a database that the first write will make."""
         return True
 
+    def identity(self, session: Session) -> tuple[str, str] | None:
+        """The numbers of the server and of the database, where a source of the same kind would name them so."""
+        return None
+
     @abstractmethod
     def server(self, url: str) -> str:
         """Where a URL leads, without its secrets."""

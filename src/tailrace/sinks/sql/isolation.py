@@ -129,6 +129,8 @@ def replayable(rejected: Rejected, status: TableStatus | None) -> TableSchema:
         problem = "is not in the sink any more"
     elif not rejected.key:
         problem = "has no key by which the row could be found again"
+    elif rejected.key.keys() != set(status.schema.key):
+        problem = "has another key than it had when the row was set aside"
     elif status.state is not TableState.LIVE:
         problem = f"is in the state {status.state}: wait until it is live"
     else:

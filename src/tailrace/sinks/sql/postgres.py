@@ -61,6 +61,11 @@ _STAGING = """
 SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE n.nspname = %s AND c.relkind = 'r' AND starts_with(c.relname, %s)
 """
+_IDENTITY = """
+SELECT (SELECT system_identifier::text FROM pg_control_system()), concat(datname, ' (', oid, ')')
+FROM pg_database WHERE datname = current_database()
+"""
+
 _SERVER = """
 SELECT current_setting('server_version_num')::int, getdatabaseencoding(), pg_is_in_recovery(),
     has_database_privilege(current_database(), 'CREATE'), current_database()
@@ -85,6 +90,10 @@ class PostgresDialect(Dialect):
 
     def server(self, url: str) -> str:
         return server_of(url)
+
+    def identity(self, session: Session) -> tuple[str, str] | None:
+        [(system, database)] = session.execute(_IDENTITY)
+        return str(system), str(database)
 
     def check(self, session: Session, url: str, schemas: Iterable[str]) -> None:
         [(version, encoding, is_standby, may_create, database)] = session.execute(_SERVER)

@@ -23,7 +23,7 @@ from tailrace.model.net import NetChanges, drained
 from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType
-from tailrace.model.watermark import Watermark
+from tailrace.model.watermark import SourceIdentity, Watermark
 from tailrace.sinks.base import Batch, ChunkMark, Evolved, FetchRows, Quarantined, Rejected, Sink, SinkState
 from tailrace.sinks.mapping import SchemaMapping
 from tailrace.sinks.sql.applying import TableMerge
@@ -87,6 +87,11 @@ class SqlSink(Sink):
         """Changes nothing: what is missing is made by the first snapshot."""
         with self._sessions.look("being checked") as session:
             self.dialect.check(session, self.url, self.settings.schemas.values())
+
+    def is_database(self, identity: SourceIdentity) -> bool:
+        with self._sessions.look("being asked who it is") as session:
+            is_there = self.dialect.is_there(self.url)
+            return is_there and self.dialect.identity(session) == (identity.system, identity.database)
 
     def read_state(self) -> SinkState:
         with self._sessions.look("reading its state") as session:

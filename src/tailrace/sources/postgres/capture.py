@@ -26,7 +26,7 @@ from tailrace.model.watermark import SourceIdentity
 from tailrace.sources.base import Capture
 from tailrace.sources.postgres import pgoutput
 from tailrace.sources.postgres.connection import connect, source_errors
-from tailrace.sources.postgres.describing import Descriptions
+from tailrace.sources.postgres.describing import Descriptions, Transaction
 from tailrace.sources.postgres.identity import newest
 from tailrace.sources.postgres.lanes import Bytes, Integers, big_endian
 from tailrace.sources.postgres.pgoutput import LARGE, OpenTransaction
@@ -250,12 +250,16 @@ class PostgresCapture(Capture):
     def _described(self, batch: Batch) -> tuple[Described, int | None]:
         """The tables that a batch describes, up to the first one that must not come in a binary stream; its row."""
         described: Described = []
-        for row in np.flatnonzero((batch.kinds == ord("R")) | (batch.kinds == ord("Y"))).tolist():
+        wanted = b"RYB" if self._tables.has_doubts else b"RY"
+        for row in np.flatnonzero(np.isin(batch.kinds, np.frombuffer(wanted, np.uint8))).tolist():
+            if batch.kinds[row] == ord("B"):
+                described += [(row, schema) for schema in self._tables.settle(self._transaction_at(batch, row + 1))]
+                continue
             message, offset = batch.message(row), batch.first + row
             if batch.kinds[row] == ord("Y"):
                 self._tables.name_type(message, offset)
                 continue
-            schema = self._tables.resolve(message, offset, self._xid_at(batch, row))
+            schema = self._tables.resolve(message, offset, self._transaction_at(batch, row))
             if self._is_binary and (odd := [c for c in schema.columns if not has_binary_decoder(c.type)]):
                 self._remarks.append(
                     f"{schema.table}.{odd[0].name} ({odd[0].type.name}) has no exact binary form:"
@@ -265,11 +269,12 @@ class PostgresCapture(Capture):
             described.append((row, schema))
         return described, None
 
-    def _xid_at(self, batch: Batch, row: int) -> int:
+    def _transaction_at(self, batch: Batch, row: int) -> Transaction:
         begin = batch.begin_before(row)
         if begin is None:
-            return 0 if self._open is None else self._open.xid
-        return int(big_endian(batch.buffer, batch.bounds[[begin]] + 17, 4)[0]) & 0xFFFFFFFF
+            return Transaction(0, 0) if self._open is None else Transaction(self._open.xid, self._open.commit_position)
+        position, xid = (int(big_endian(batch.buffer, batch.bounds[[begin]] + at, n)[0]) for at, n in ((1, 8), (17, 4)))
+        return Transaction(xid & 0xFFFFFFFF, position)
 
     def _index(self, batch: Batch, described: Described) -> Frames:
         buffer, bounds, kinds = batch.buffer, batch.bounds, batch.kinds

@@ -21,8 +21,9 @@ from tailrace.model.names import table_name
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.sources.postgres import pgoutput
 from tailrace.sources.postgres.catalog import IDENTITIES, fetch_types, primary_keys, usable_key
-from tailrace.sources.postgres.connection import connect, source_errors
+from tailrace.sources.postgres.connection import connect, current_position, source_errors
 from tailrace.sources.postgres.pgoutput import Relation
+from tailrace.sources.postgres.positions import parse_lsn
 from tailrace.sources.postgres.types import TypeInfo, column_type, is_built_in
 from tailrace.sources.postgres.visibility import is_visible
 
@@ -33,8 +34,12 @@ UNLIKE_ANY = -1
 """The number of columns of which nobody knows which they were: it is no column's."""
 
 _NUMBERS = """
-SELECT attname, attnum, attisdropped, xmin::text::bigint FROM pg_attribute WHERE attrelid = %s AND attnum > 0
-ORDER BY attnum
+SELECT a.attname, a.attnum, a.attisdropped,
+    CASE WHEN (a.xmin::text::bigint - c.relfrozenxid::text::bigint) & 4294967295 < 2147483648
+        THEN a.xmin::text::bigint ELSE 0 END
+FROM pg_attribute a, pg_class c
+WHERE a.attrelid = %s AND a.attnum > 0 AND c.oid = 'pg_catalog.pg_attribute'::regclass
+ORDER BY a.attnum
 """
 _FIRST_XID = 3  # smaller ones are older than all
 
@@ -49,7 +54,34 @@ class CatalogColumn(NamedTuple):
     name: str
     number: int
     is_dropped: bool
-    altered: int  # the transaction that did it last
+    altered: int  # the transaction that did it last; 0 if that is long ago
+
+
+class Transaction(NamedTuple):
+    xid: int
+    position: int  # of its commit
+
+
+class Known(NamedTuple):
+    """What a table was at an earlier moment of the stream: its columns' numbers by their names, and its key.
+
+    With `is_sure` false nobody knows which columns its last description meant.
+    """
+
+    numbers: Mapping[str, int]
+    key: tuple[str, ...]
+    is_sure: bool = True
+
+
+class Doubt(NamedTuple):
+    """A Relation message that is not sure. Transactions that commit after `until` are: they know the catalog of then.
+
+    Whoever alters a table waits for those who have written to it, and lets nobody write before he has committed.
+    """
+
+    message: bytes
+    offset: int
+    until: int
 
 
 class Descriptions:
@@ -57,7 +89,8 @@ class Descriptions:
 
     def __init__(self, url: str, known: Mapping[int, TableSchema]) -> None:
         self._url = url
-        self._known = dict(known)
+        self._known = {relation: known_of(schema) for relation, schema in known.items()}
+        self._doubts: dict[int, Doubt] = {}
         self._type_names: dict[int, tuple[str, str]] = {}
         self._connection: psycopg.Connection[Any] | None = None
         self.definitions: dict[int, Definition] = {}
@@ -66,8 +99,8 @@ class Descriptions:
         oid, schema, name = pgoutput.parse_type(message, offset)
         self._type_names[oid] = (schema, name)
 
-    def resolve(self, message: bytes, offset: int, xid: int) -> TableSchema:
-        """What a Relation message in the transaction `xid` describes.
+    def resolve(self, message: bytes, offset: int, transaction: Transaction) -> TableSchema:
+        """What a Relation message in a transaction describes.
 
         A server sends a transaction that waits for a synchronous standby before the catalog shows what it did; then
         this raises SourceUnavailable.
@@ -76,21 +109,46 @@ class Descriptions:
         if self._connection is None or self._connection.closed:
             self._connection = connect(self._url)
         with source_errors(self._url, "reading the catalog"):
-            schema, is_whole = self._read(self._connection, relation, xid)
-            if is_whole:
-                return schema
-            _require_visible(self._connection, xid, relation)
-            return self._read(self._connection, relation, xid)[0]
+            schema, is_whole = self._read(self._connection, relation, transaction)
+            if not is_whole:
+                _require_visible(self._connection, transaction.xid, relation)
+                schema, _ = self._read(self._connection, relation, transaction)
+            self._doubts.pop(relation.id, None)
+            if not known_of(schema).is_sure:
+                self._doubt(self._connection, message, offset, relation)
+            return schema
 
-    def _read(self, connection: psycopg.Connection[Any], relation: Relation, xid: int) -> tuple[TableSchema, bool]:
-        return described_schema(connection, relation, xid, self._type_names, self._known.get(relation.id))
+    def _read(
+        self, connection: psycopg.Connection[Any], relation: Relation, transaction: Transaction
+    ) -> tuple[TableSchema, bool]:
+        known, doubt = self._known.get(relation.id), self._doubts.get(relation.id)
+        if known is not None and doubt is not None and transaction.position <= doubt.until:
+            known = known._replace(is_sure=False)
+        return described_schema(connection, relation, transaction.xid, self._type_names, known)
+
+    def _doubt(self, connection: psycopg.Connection[Any], message: bytes, offset: int, relation: Relation) -> None:
+        """First what the table is, then since when at the latest."""
+        known = self._known.get(relation.id)
+        numbers = {column.name: column.number for column in _columns(connection, relation.id) if not column.is_dropped}
+        self._known[relation.id] = Known(numbers, known.key if known else ())
+        self._doubts[relation.id] = Doubt(message, offset, parse_lsn(current_position(connection)))
+
+    @property
+    def has_doubts(self) -> bool:
+        return bool(self._doubts)
+
+    def settle(self, transaction: Transaction) -> list[TableSchema]:
+        """Tables whose last description was not sure, as they are in a transaction that begins, and that may be."""
+        doubts = [doubt for doubt in self._doubts.values() if doubt.until < transaction.position and transaction.xid]
+        return [self.resolve(doubt.message, doubt.offset, transaction) for doubt in doubts]
 
     def define(self, schema: TableSchema, offset: int) -> Definition | None:
         """The new definition, or None when the server only repeats what we know."""
         known = self.definitions.get(schema.relation)
         if known is not None and known.schema == schema:
             return None
-        self._known[schema.relation] = schema
+        if (now := known_of(schema)).is_sure:
+            self._known[schema.relation] = now
         self.definitions[schema.relation] = Definition(schema.relation, offset, schema)
         return self.definitions[schema.relation]
 
@@ -103,8 +161,13 @@ class Descriptions:
             self._connection.close()
 
 
+def known_of(schema: TableSchema) -> Known:
+    numbers = {column.name: column.number for column in schema.columns if column.number > 0}
+    return Known(numbers, schema.key, is_sure=all(column.number != UNLIKE_ANY for column in schema.columns))
+
+
 def described_schema(
-    connection: psycopg.Connection[Any], relation: Relation, xid: int, names: TypeNames, known: TableSchema | None
+    connection: psycopg.Connection[Any], relation: Relation, xid: int, names: TypeNames, known: Known | None
 ) -> tuple[TableSchema, bool]:
     """The schema that a Relation message describes, and whether the catalog of now bears all of it out."""
     identity = IDENTITIES[relation.identity]
@@ -122,27 +185,43 @@ def described_schema(
 
 
 def _numbers(
-    connection: psycopg.Connection[Any], relation: Relation, xid: int, known: TableSchema | None
+    connection: psycopg.Connection[Any], relation: Relation, xid: int, known: Known | None
 ) -> tuple[set[str], list[int]]:
     """The columns that the catalog of now has, and the numbers of the columns of the message."""
-    rows = [CatalogColumn(*row) for row in connection.execute(_NUMBERS, [relation.id])]
+    rows = _columns(connection, relation.id)
     names = [name for _, name, _, _ in relation.columns]
     if not rows:  # the table is gone
-        before = {column.name: column.number for column in known.columns} if known else {}
-        return set(), [before.get(name, 0) for name in names]
-    numbers = numbers_then(rows, names, xid)
-    if known is not None and is_remade(known, names, numbers):
-        numbers = [UNLIKE_ANY] * len(names)
-    return {column.name for column in rows if not column.is_dropped}, numbers
+        return set(), [known.numbers.get(name, 0) if known else 0 for name in names]
+    present = {column.name for column in rows if not column.is_dropped}
+    if known is None:
+        return present, numbers_then(rows, names, xid)
+    if not known.is_sure:
+        return present, [UNLIKE_ANY] * len(names)
+    return present, numbers_since(known.numbers, rows, names, xid)
 
 
-def is_remade(known: TableSchema, names: list[str], numbers: list[int]) -> bool:
-    """Whether a name is another column's than it was.
+def _columns(connection: psycopg.Connection[Any], relation: int) -> list[CatalogColumn]:
+    return [CatalogColumn(*row) for row in connection.execute(_NUMBERS, [relation])]
 
-    Nobody knows since when: numbers of transactions are in the order of their first writes, and not of their commits.
+
+def numbers_since(known: Mapping[str, int], rows: list[CatalogColumn], names: list[str], xid: int) -> list[int]:
+    """As `numbers_then`, of a message that is younger than what is `known`.
+
+    Numbers of transactions are in the order of their first writes, and not of their commits. So where a name is another
+    column's than it was, nobody knows since when; and where a name is new, and a column that came since has gone from
+    under such a name or has another one, nobody knows which of them was meant.
     """
-    before = {column.name: column.number for column in known.columns}
-    return any(before.get(name, 0) not in (0, number) for name, number in zip(names, numbers, strict=True))
+    present = {column.name: column.number for column in rows if not column.is_dropped}
+    kept = [known[name] for name in names if name in known and present.get(name) == known[name]]
+    if len(kept) == len(names) and kept == sorted(kept):
+        return kept
+    numbers = numbers_then(rows, names, xid)
+    is_remade = any(known.get(name, number) != number for name, number in zip(names, numbers, strict=True))
+    last = max(known.values(), default=0)
+    came = [column for column in rows if column.number > last and _is_older(column.altered, xid)]
+    is_vague = any(column.is_dropped or column.name not in names for column in came)
+    has_new = any(name not in known for name in names)
+    return [UNLIKE_ANY] * len(names) if is_remade or (has_new and is_vague) else numbers
 
 
 def numbers_then(rows: list[CatalogColumn], names: list[str], xid: int) -> list[int]:

@@ -17,7 +17,7 @@ from tailrace.config import TablePatterns
 from tailrace.model.names import parse_table, table_name
 from tailrace.model.schema import Identity
 from tailrace.sources.base import Finding, Level
-from tailrace.sources.findings import fail, number_of, ok, some_of, warn
+from tailrace.sources.findings import Failure, fail, number_of, ok, some_of, warn
 from tailrace.sources.postgres.facts import NotTable, Part, Publication, Server, Table, TableColumn, Tables
 from tailrace.sources.postgres.preflight_publication import Fate, Publications
 from tailrace.sources.postgres.types import column_type, has_binary_decoder
@@ -52,9 +52,17 @@ def findings(
             "correct source.tables",
         )
     remarks = list(_remarks(tables, around, server, settings))
-    yield from (remark.finding for remark in remarks)
+    yield from (_finding(remark, tables) for remark in remarks)
     if tables.captured:
         yield _summary(tables, remarks)
+
+
+def _finding(remark: Remark, tables: Tables) -> Finding:
+    """What is wrong with some tables does not hold up the others."""
+    is_of_some = not remark.tables.issuperset(table.name for table in tables.captured)
+    if isinstance(remark.finding, Failure) and is_of_some:
+        return msgspec.structs.replace(remark.finding, is_of_some_tables=True)
+    return remark.finding
 
 
 def _summary(tables: Tables, remarks: Iterable[Remark]) -> Finding:

@@ -26,6 +26,7 @@ from tailrace.sources.postgres.positions import format_lsn
 _DATA, _KEEPALIVE = ord("w"), ord("k")
 _STATUS = struct.Struct(">cqqqqb")
 _PAYLOAD = 25  # bytes of XLogData before the message: kind, start, end, time
+_ABOUT_VALUES = ("22", "23")  # classes of errors whose words may show a value
 _UNDEFINED, _IN_USE = "42704", "55006"  # by number: the words are in the server's language
 BURST = 4096  # messages taken before the caller gets a chance to look at the clock
 BURST_BYTES = 8 << 20  # and their size, give or take the last one
@@ -131,6 +132,8 @@ class ReplicationStream:
             return PositionLost(
                 f"publication {dropped[0]} was dropped at {server}: what changed since is not in the stream"
             )
+        if code[:2] in _ABOUT_VALUES:
+            text = f"a value was refused (error {code}), as by the row filter of a publication"
         words = text or self._pg.get_error_message().strip()
         return SourceUnavailable(f"PostgreSQL at {server} ended the replication stream: {words}".removesuffix(": "))
 

@@ -243,6 +243,8 @@ class PostgresSource(Source):
             return slots.drop_slot(connection, self.slot)
 
     def drop(self) -> list[str]:
+        if not self.settings.create:
+            return []  # others made them
         with source_errors(self.url, "dropping the slot and the publication"), connect(self.url) as connection:
             dropped = []
             if slots.drop_slot(connection, self.slot):

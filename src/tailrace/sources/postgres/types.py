@@ -49,9 +49,11 @@ class TypeInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     base: int = 0  # of a domain
     base_typmod: int = -1
     element: int = 0  # of an array
-    labels: tuple[str, ...] = ()  # of an enum
+    labels: tuple[str, ...] = ()  # of an enum, each behind its own number: `16400:sad`
     is_text: bool = False  # a base type that reads and writes as text does, such as citext
     delimiter: str = ","  # between elements in the text of an array
+    attributes: tuple[tuple[int, int], ...] = ()  # of a composite: their numbers and types
+    subtype: int = 0  # of a range or multirange
 
 
 TYPES_SQL = """
@@ -60,7 +62,12 @@ WITH RECURSIVE wanted (oid) AS (
     UNION
     SELECT reference.oid
     FROM wanted JOIN pg_catalog.pg_type t ON t.oid = wanted.oid,
-    LATERAL (VALUES (t.typbasetype), (t.typelem)) reference (oid)
+    LATERAL (
+        VALUES (t.typbasetype), (t.typelem)
+        UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a
+            WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+        UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)
+    ) reference (oid)
     WHERE reference.oid <> 0
 )
 SELECT t.oid::bigint,
@@ -70,9 +77,13 @@ SELECT t.oid::bigint,
     t.typbasetype::bigint,
     t.typtypmod,
     CASE WHEN t.typtype = 'b' AND t.typoutput = 'pg_catalog.array_out'::regproc THEN t.typelem::bigint ELSE 0 END,
-    ARRAY(SELECT e.enumlabel::text FROM pg_catalog.pg_enum e WHERE e.enumtypid = t.oid ORDER BY e.enumsortorder),
+    ARRAY(SELECT concat(e.oid, ':', e.enumlabel) FROM pg_catalog.pg_enum e
+        WHERE e.enumtypid = t.oid ORDER BY e.enumsortorder),
     t.typtype = 'b' AND o.prosrc = 'textout' AND coalesce(s.prosrc = 'textsend', true),
-    t.typdelim::text
+    t.typdelim::text,
+    ARRAY(SELECT ARRAY[a.attnum::bigint, a.atttypid::bigint] FROM pg_catalog.pg_attribute a
+        WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum),
+    coalesce((SELECT r.rngsubtype::bigint FROM pg_catalog.pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)), 0)
 FROM wanted
 JOIN pg_catalog.pg_type t ON t.oid = wanted.oid
 JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
@@ -85,8 +96,8 @@ LEFT JOIN pg_catalog.pg_proc s ON s.oid = t.typsend
 def load_types(rows: Iterable[Sequence[Any]]) -> dict[int, TypeInfo]:
     """The answer of `TYPES_SQL`, by OID."""
     return {
-        oid: TypeInfo(oid, name, typtype, base, base_typmod, element, tuple(labels), is_text, delimiter)
-        for oid, name, typtype, base, base_typmod, element, labels, is_text, delimiter in rows
+        row[0]: TypeInfo(*row[:6], tuple(row[6]), row[7], row[8], tuple(map(tuple, row[9])), row[10])  # type: ignore[call-arg]
+        for row in rows
     }
 
 
@@ -112,7 +123,31 @@ def column_type(oid: int, typmod: int, types: Mapping[int, TypeInfo]) -> ColumnT
         return array if is_list else ColumnType(Kind.OTHER, array.name)
     if info.typtype == "e":
         return ColumnType(Kind.ENUM, info.name, labels=info.labels)
-    return ColumnType(Kind.TEXT if info.is_text else Kind.OTHER, info.name)
+    if info.is_text:
+        return ColumnType(Kind.TEXT, info.name)
+    return ColumnType(Kind.OTHER, info.name, labels=_labels(oid, types), attributes=_attributes(oid, types))
+
+
+def _labels(oid: int, types: Mapping[int, TypeInfo]) -> tuple[str, ...]:
+    """Of all enums that a type is made of."""
+    info = types.get(oid)
+    if info is None:
+        return ()
+    return info.labels + tuple(label for part in _parts(info) for label in _labels(part, types))
+
+
+def _attributes(oid: int, types: Mapping[int, TypeInfo]) -> tuple[str, ...]:
+    """Of all composites that a type is made of: each by its number and its type."""
+    info = types.get(oid)
+    if info is None:
+        return ()
+    own = tuple(f"{number}:{type_}" for number, type_ in info.attributes)
+    return own + tuple(attribute for part in _parts(info) for attribute in _attributes(part, types))
+
+
+def _parts(info: TypeInfo) -> list[int]:
+    parts = [info.base, info.element, info.subtype, *(type_ for _, type_ in info.attributes)]
+    return [part for part in parts if part]
 
 
 def needs_text(type_: ColumnType) -> bool:
