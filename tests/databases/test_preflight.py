@@ -453,7 +453,18 @@ def test_a_role_that_may_read_nothing_gets_both_grants(url, role):
 
 def test_a_grant_on_the_root_alone_does_not_read_its_partitions(url, role):
     execute(url, f"{EVENTS}; REVOKE pg_read_all_data FROM {name_of(role)}; GRANT SELECT ON events TO {name_of(role)}")
-    assert "may not read 2 tables: public.events_1, public.events_2" in failing(check(role, "public.events")).message
+    found = failing(check(role, "public.events"))
+    assert "may not read 2 tables: public.events_1, public.events_2" in found.message
+    with pytest.raises(SourceRefused):
+        pipeline_preflight.raise_if_failing([found])
+
+
+def test_tables_that_can_not_be_read_do_not_keep_a_run_from_the_others(url, role):
+    """They are set aside by the run, at its start as later."""
+    execute(url, f"{EVENTS}; REVOKE pg_read_all_data FROM {name_of(role)}; GRANT SELECT ON orders TO {name_of(role)}")
+    found = failing(check(role, "public.events", "public.orders"))
+    assert "may not read 3 tables" in found.message
+    pipeline_preflight.raise_if_failing([found])
 
 
 def test_row_security_that_hides_rows_is_refused(url, role):
