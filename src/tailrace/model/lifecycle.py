@@ -47,11 +47,13 @@ class StoredAs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a source stores a table in, at the time of its copy: what changes without a change event shows here.
 
     `files` are its relations (a table, or each leaf of a partitioned one), each with the number of its file; `columns`
-    changes whenever a column was altered.
+    changes whenever a column was altered. `marks` are the source's words for what was undone again since: for the
+    table itself, and for each leaf. An earlier version stored none.
     """
 
     files: dict[str, int]
     columns: str
+    marks: dict[str, str] = {}
 
 
 class TableStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

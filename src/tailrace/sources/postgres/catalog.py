@@ -26,11 +26,14 @@ PARTS = f"""
 part (root, oid) AS (
     SELECT c.oid, c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE {IS_TABLE}
     UNION ALL
-    SELECT part.root, i.inhrelid FROM part JOIN pg_inherits i ON i.inhparent = part.oid
+    SELECT part.root, i.inhrelid FROM part JOIN pg_inherits i ON i.inhparent = part.oid AND NOT i.inhdetachpending
     JOIN pg_class c ON c.oid = i.inhrelid AND c.relispartition
 )
 """
-"""A recursive query: each table with itself and its partitions of all levels. `pg_partition_tree` would lock them."""
+"""A recursive query: each table with itself and its partitions of all levels, without those that are being detached.
+
+`pg_partition_tree` would lock them.
+"""
 
 IDENTIFIES = """
 CASE c.relreplident WHEN 'f' THEN true ELSE EXISTS (

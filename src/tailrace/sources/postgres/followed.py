@@ -27,7 +27,7 @@ _LEAVES = """
 WITH RECURSIVE part (root, oid) AS (
     SELECT oid, oid FROM pg_class WHERE oid = ANY (%s::oid[]) AND relkind = 'p'
     UNION ALL
-    SELECT part.root, i.inhrelid FROM part JOIN pg_inherits i ON i.inhparent = part.oid
+    SELECT part.root, i.inhrelid FROM part JOIN pg_inherits i ON i.inhparent = part.oid AND NOT i.inhdetachpending
     JOIN pg_class c ON c.oid = i.inhrelid AND c.relispartition
 )
 SELECT part.root::bigint, n.nspname::text, c.relname::text, c.relpersistence = 'u', c.relreplident = 'f',

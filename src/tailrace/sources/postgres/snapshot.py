@@ -35,7 +35,7 @@ _LEAVES = """
 WITH RECURSIVE part (oid) AS (
     SELECT %(table)s::regclass::oid
     UNION ALL
-    SELECT i.inhrelid FROM part JOIN pg_inherits i ON i.inhparent = part.oid
+    SELECT i.inhrelid FROM part JOIN pg_inherits i ON i.inhparent = part.oid AND NOT i.inhdetachpending
     JOIN pg_class c ON c.oid = i.inhrelid AND c.relispartition
 )
 SELECT format('%%I.%%I', n.nspname, c.relname), c.oid::bigint

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import psycopg
 
 from tailrace.model.lifecycle import StoredAs
@@ -28,22 +29,29 @@ WHERE p.pubname = ANY (%s) GROUP BY c.oid
 """
 
 _FILES = """
-WITH RECURSIVE parts (root, oid) AS (
-    SELECT oid, oid FROM unnest(%(oids)s::oid[]) oid
+WITH RECURSIVE parts (root, oid, links) AS (
+    SELECT oid, oid, NULL FROM unnest(%(oids)s::oid[]) oid
     UNION ALL
-    SELECT parts.root, i.inhrelid FROM parts JOIN pg_inherits i ON i.inhparent = parts.oid
+    SELECT parts.root, i.inhrelid, concat_ws('.', parts.links, i.xmin)
+    FROM parts JOIN pg_inherits i ON i.inhparent = parts.oid AND NOT i.inhdetachpending
     JOIN pg_class c ON c.oid = i.inhrelid AND c.relispartition
 )
-SELECT parts.root::bigint, c.oid::bigint, c.relfilenode::bigint
+SELECT parts.root::bigint, c.oid::bigint, c.relfilenode::bigint, concat_ws(':', parts.links,
+    (SELECT string_agg(concat_ws('=', i.indexrelid, i.xmin), ',' ORDER BY i.indexrelid) FROM pg_index i
+        WHERE i.indrelid = c.oid AND parts.links IS NOT NULL AND i.indisunique AND i.indimmediate AND i.indisvalid))
 FROM parts JOIN pg_class c ON c.oid = parts.oid WHERE c.relkind = 'r'
 """
 
 _COLUMNS = """
-SELECT a.attrelid::bigint, concat_ws(':', max(a.attnum),
-    coalesce((SELECT k.oid FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid
-        WHERE k.conrelid = a.attrelid AND k.contype = 'p' AND c.relreplident = 'f'), 0),
-    md5(string_agg(concat_ws(':', a.attnum, a.xmin), ',' ORDER BY a.attnum)))
-FROM pg_attribute a WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0 GROUP BY a.attrelid
+SELECT c.oid::bigint, concat_ws(':', max(a.attnum),
+    coalesce((SELECT coalesce(k.oid, i.indexrelid) FROM pg_index i
+        LEFT JOIN pg_constraint k ON k.conrelid = c.oid AND k.conindid = i.indexrelid AND k.contype IN ('p', 'u')
+        WHERE i.indrelid = c.oid AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END), 0),
+    md5(string_agg(concat_ws(':', a.attnum, a.xmin), ',' ORDER BY a.attnum))),
+    concat_ws(':', c.relreplident, c.xmin::text,
+        string_agg(DISTINCT a.xmin::text, ',') FILTER (WHERE NOT a.attisdropped))
+FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+WHERE c.oid = ANY (%s::oid[]) GROUP BY c.oid, c.relreplident, c.xmin::text
 """
 
 _WRITERS = """
@@ -70,11 +78,16 @@ def memberships(connection: psycopg.Connection[Any], publications: Sequence[str]
 
 
 def stored_as(connection: psycopg.Connection[Any], oids: Sequence[int]) -> dict[int, StoredAs]:
+    """Where tables have their rows. A partition that is being detached is none: the server shows its rows no more."""
     files: dict[int, dict[str, int]] = {oid: {} for oid in oids}
-    for root, oid, number in connection.execute(_FILES, {"oids": list(oids)}):
+    marks: dict[int, dict[str, str]] = {oid: {} for oid in oids}
+    for root, oid, number, mark in connection.execute(_FILES, {"oids": list(oids)}):
         files[root][str(oid)] = number
-    columns = dict(connection.execute(_COLUMNS, [list(oids)]).fetchall())
-    return {oid: StoredAs(files[oid], columns.get(oid, "")) for oid in oids}
+        marks[root][str(oid)] = mark
+    columns = dict.fromkeys(oids, "")
+    for oid, columns[oid], mark in connection.execute(_COLUMNS, [list(oids)]):
+        marks[oid][str(oid)] = mark
+    return {oid: StoredAs(files[oid], columns[oid], marks[oid]) for oid in oids}
 
 
 def writers(connection: psycopg.Connection[Any], stored: StoredAs, oid: int) -> Mapping[str, str]:
@@ -86,14 +99,14 @@ def writers(connection: psycopg.Connection[Any], stored: StoredAs, oid: int) -> 
 
 
 def has_rows(connection: psycopg.Connection[Any], oids: Sequence[int]) -> bool:
+    """One relation at a time: while we wait for one that is locked, we hold no other."""
     names = connection.execute(
         "SELECT format('%%I.%%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
         " WHERE c.oid = ANY (%s::oid[])",
         [list(oids)],
     ).fetchall()
-    looks = [f"EXISTS (SELECT FROM ONLY {name})" for (name,) in names]
-    row = connection.execute(f"SELECT {' OR '.join(looks)}".encode()).fetchone() if looks else None
-    return bool(row and row[0])
+    looks = (connection.execute(f"SELECT FROM ONLY {name} LIMIT 1".encode()) for (name,) in names)
+    return any(look.fetchone() is not None for look in looks)
 
 
 def has_had(stored: StoredAs, table: TableSchema, columns: Collection[str]) -> bool:
@@ -103,29 +116,87 @@ def has_had(stored: StoredAs, table: TableSchema, columns: Collection[str]) -> b
 
 
 def _last_and_key(stored: StoredAs) -> tuple[int, int]:
-    """The highest number of a column; and the primary key, by its oid, of a table whose identity is full."""
+    """The highest number of a column; and what the key is, by its constraint's oid or else its index's."""
     last, _, rest = stored.columns.partition(":")
     return (int(last), int(rest.partition(":")[0])) if rest else (0, 0)
 
 
-def change_of(relation: int, old: StoredAs, new: StoredAs) -> StorageChange:
-    """What became of a table's rows between two looks, apart from what the stream tells.
+class _Own(msgspec.Struct, frozen=True):
+    """A table's own mark: its replica identity, the `xmin` of its row in the catalog, and those of its columns."""
 
-    An ordinary table that has a new file and the columns that it had was vacuumed or truncated: the first changes
-    nothing, the second is in the stream. Of a partition the stream does not tell. Nor does it of a primary key that was
-    gone for a time, if whole rows are sent: rows that shared a key then can not be told apart by it.
-    """
+    identity: str
+    row: str
+    columns: frozenset[str]
+
+
+def _own(stored: StoredAs, relation: int) -> _Own | None:
+    mark = stored.marks.get(str(relation))
+    if mark is None:
+        return None  # an earlier version of tailrace has looked
+    identity, row, columns = (*mark.split(":"), "")[:3]
+    return _Own(identity, row, frozenset(columns.split(",")) - {""})
+
+
+def change_of(relation: int, old: StoredAs, new: StoredAs) -> StorageChange:
+    """What became of a table's rows between two looks, apart from what the stream tells."""
     if old == new:
         return StorageChange()
-    (_, old_key), (_, new_key) = _last_and_key(old), _last_and_key(new)
-    if old_key and new_key and old_key != new_key:
-        return StorageChange(is_rewritten=True, reason="its primary key was dropped and made again")
-    if set(old.files) == set(new.files) == {str(relation)}:
-        is_rewritten = old.files != new.files and old.columns != new.columns
-        return StorageChange(is_rewritten=is_rewritten, reason="its rows were rewritten" if is_rewritten else "")
-    if old.files.keys() - new.files.keys():
-        return StorageChange(is_rewritten=True, reason="a partition was dropped or detached")
-    if any(new.files[oid] != number for oid, number in old.files.items()):
-        return StorageChange(is_rewritten=True, reason="a partition was truncated or rewritten")
+    is_plain = set(old.files) == set(new.files) == {str(relation)}
+    reason = _new_key(relation, old, new) or (
+        _rewrite(relation, old, new) if is_plain else _other_partitions(old, new) or _other_marks(old, new)
+    )
+    if reason:
+        return StorageChange(is_rewritten=True, reason=reason)
     added = tuple(sorted(new.files.keys() - old.files.keys(), key=int))
     return StorageChange(added=added, reason="a partition with rows was attached" if added else "")
+
+
+def _new_key(relation: int, old: StoredAs, new: StoredAs) -> str:
+    """A key that was gone for a time, while whole rows were sent: those that shared a key can not be told apart by it.
+
+    Without whole rows the server takes no update or delete meanwhile. That the identity was FULL for a time has
+    rewritten the table's row in the catalog; a key that is made again because its column got wider has not.
+    """
+    (_, old_key), (_, new_key) = _last_and_key(old), _last_and_key(new)
+    if not old_key or not new_key or old_key == new_key:
+        return ""
+    before, after = _own(old, relation), _own(new, relation)
+    is_told = before and after and before.row == after.row and after.identity != "f"
+    return "" if is_told else "its key was dropped and made again"
+
+
+def _rewrite(relation: int, old: StoredAs, new: StoredAs) -> str:
+    """An ordinary table that has a new file and the columns that it had was vacuumed or truncated: the first changes
+    nothing, the second is in the stream. One that was attached and detached has had all its columns altered.
+    """
+    if old.files != new.files and old.columns != new.columns:
+        return "its rows were rewritten"
+    before, after = _own(old, relation), _own(new, relation)
+    if not before or not after or before.row == after.row or before.columns & after.columns:
+        return ""
+    return "it was a partition for a time"
+
+
+def _other_partitions(old: StoredAs, new: StoredAs) -> str:
+    """Of partitions that go, or that are emptied or rewritten, the stream does not tell."""
+    if old.files.keys() - new.files.keys():
+        return "a partition was dropped or detached"
+    is_rewritten = any(new.files[oid] != number for oid, number in old.files.items())
+    return "a partition was truncated or rewritten" if is_rewritten else ""
+
+
+def _other_marks(old: StoredAs, new: StoredAs) -> str:
+    """A partition's mark is each link between it and the root, and each index that may be its replica identity."""
+    for oid in old.files.keys() & old.marks.keys() & new.marks.keys():
+        (links, _, indexes), (links_now, _, indexes_now) = old.marks[oid].partition(":"), new.marks[oid].partition(":")
+        if links != links_now:
+            return "a partition was detached and attached again"
+        if _is_altered(indexes, indexes_now):
+            return "a partition had another replica identity for a time"
+    return ""
+
+
+def _is_altered(old: str, new: str) -> bool:
+    """Whether one of the indexes that are in both was altered. Others may come and go."""
+    before, after = (dict(index.split("=") for index in text.split(",") if index) for text in (old, new))
+    return any(before[index] != after[index] for index in before.keys() & after.keys())
