@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import count
 from pathlib import Path
@@ -19,6 +20,7 @@ from tailrace.sources.postgres.source import PostgresSource
 from tailrace.testing import PostgresServer
 from tailrace.testing.pipelines import Replica, RunningPipeline, position_of, write_pipeline
 from tailrace.testing.plugin import FAST, requires
+from tailrace.testing.processes import wait_until
 
 pytestmark = pytest.mark.server
 
@@ -247,6 +249,37 @@ def test_a_table_of_which_a_filter_takes_only_some_rows_can_not_be_followed(url:
     execute(url, f"ALTER PUBLICATION {MAIN} SET TABLE keyed")
     [whole] = make().facts()
     assert whole.trouble == ""
+
+
+@pytest.mark.parametrize(("type_", "better"), [("regproc", "regprocedure"), ("regoper[]", "regoperator[]")])
+def test_a_table_whose_keys_can_read_the_same_can_not_be_followed(url: str, make: Any, type_: str, better: str) -> None:
+    execute(url, f"CREATE TABLE named (id int, f {type_}, PRIMARY KEY (id, f))", SAFE["keyed"])
+    source = make()
+    source.prepare()
+    assert {facts.schema.name for facts in source.facts() if "can read the same" in facts.trouble} == {"named"}
+    execute(url, f"ALTER TABLE named ALTER COLUMN f TYPE {better}")
+    assert {facts.trouble for facts in source.facts()} == {""}
+
+
+@pytest.mark.parametrize("statement", ["LOCK TABLE second", "ALTER PUBLICATION tailrace_shop DROP TABLE keyed"])
+def test_an_application_that_holds_what_we_wait_for_is_not_the_victim_of_a_deadlock(
+    url: str, make: Any, statement: str
+) -> None:
+    """It holds one of the tables that are published together, or the publication, and then asks for another table."""
+    execute(url, SAFE["keyed"], f"ALTER DATABASE {url.rpartition('/')[2]} SET deadlock_timeout = '10ms'")
+    source = make()
+    source.prepare()
+    execute(url, *(f"CREATE TABLE {table} (id int PRIMARY KEY)" for table in ("first", "second", "third")))
+    with psycopg.connect(url) as application, ThreadPoolExecutor(1) as pool:
+        application.execute(statement.encode())
+        publishing = pool.submit(source.publish, never)
+        wait_until(lambda: bool(rows(url, "SELECT FROM pg_locks WHERE NOT granted")), seconds=10, what="our waiting")
+        application.execute("LOCK TABLE first, third")
+        application.commit()
+        found = publishing.result()
+    assert sorted((*found.added, *found.waiting)) == ["public.first", "public.second", "public.third"]
+    assert source.publish(never).waiting == ()
+    assert members(url, MAIN) >= {"first", "second", "third"}
 
 
 def test_a_publication_that_comes_too_late_stops_the_capture_that_can_not_see_it(

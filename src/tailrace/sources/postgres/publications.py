@@ -2,7 +2,8 @@
 
 Guarantee: no write of the application fails because of us. PostgreSQL refuses the UPDATE or DELETE of a table that
 publishes such changes and can not say which row they are about; such tables go into a publication of their own, which
-sends inserts and truncates only. Waiting for a lock ends after a moment: what is locked is published later.
+sends inserts and truncates only. Waiting for a lock ends after a moment, and nobody waits for us meanwhile: what is
+locked is published later.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from tailrace.sources.base import Published
 from tailrace.sources.postgres.catalog import IDENTIFIES, IS_TABLE, PARTS
 
 LOCK_TIMEOUT_MS = 2_000  # longer than the second after which the server ends an autovacuum that is in the way
+HOLDING_TIMEOUT_MS = 10  # for what comes after the tables' locks, such as the publication's: far below deadlock_timeout
 NAME_BYTES = 63
 SUFFIX = "_inserts"
 INSERTS_ONLY = "insert, truncate"
@@ -208,11 +210,18 @@ class Publisher:
         return Step(place, leaves, enters)
 
     def _take(self, steps: Sequence[Step]) -> Iterator[tuple[Step, psycopg.Error | None]]:
-        """Many tables in one transaction; those that stand in its way are found by halving."""
+        """Many tables in one transaction; those that stand in its way are found by halving.
+
+        Who holds several tables waits for nothing, or the application could be the victim of a deadlock. One table
+        alone is waited for.
+        """
         try:
             with self._connection.transaction():
-                self._connection.execute(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}".encode())
+                timeout = LOCK_TIMEOUT_MS if len(steps) == 1 else HOLDING_TIMEOUT_MS
+                self._connection.execute(f"SET LOCAL lock_timeout = {timeout}".encode())
                 self._connection.execute("SET LOCAL synchronous_commit = local")  # a standby that is away is no reason
+                if len(steps) > 1:
+                    self._connection.execute(_lock([_only(step.place.schema, step.place.name) for step in steps]))
                 for statement in self._statements(steps):
                     self._connection.execute(statement.encode())
         except (pg.OperationalError, pg.ProgrammingError, pg.IntegrityError, pg.InternalError) as error:
@@ -312,3 +321,8 @@ def _only(schema: str, table: str) -> sql.Composable:
 def _alter(name: str, action: str, tables: Sequence[sql.Composable]) -> str:
     listed = sql.SQL(", ").join(tables).as_string(None)
     return f"ALTER PUBLICATION {sql.Identifier(name).as_string(None)} {action} TABLE {listed}"
+
+
+def _lock(tables: Sequence[sql.Composable]) -> sql.Composed:
+    """The lock that a publication takes on its tables, at once or not at all."""
+    return sql.SQL("LOCK TABLE {} IN SHARE UPDATE EXCLUSIVE MODE NOWAIT").format(sql.SQL(", ").join(tables))
