@@ -40,6 +40,9 @@ FROM part JOIN pg_class c ON c.oid = part.oid JOIN pg_namespace n ON n.oid = c.r
 WHERE c.relkind = 'r' ORDER BY part.root, n.nspname, c.relname
 """
 
+_UNIQUE = {"regproc": "regprocedure", "regoper": "regoperator"}
+"""Types that print a name which may repeat, each with the one that prints its arguments as well."""
+
 
 class Actions(msgspec.Struct, frozen=True):
     """What a table's publications send of it."""
@@ -98,6 +101,8 @@ def _trouble(table: TableSchema, actions: Mapping[int, Actions], leaves: Sequenc
             f"publication {sent.publications} sends only those of its rows that a filter takes, and the others would"
             " not be kept up to date; take the table out of the publication, and add it without WHERE"
         )
+    if (repeating := _repeating_key(table)) is not None:
+        return repeating
     for leaf in leaves:
         if leaf.is_unlogged:
             return f"its partition {leaf.table} is unlogged, and sends no changes; ALTER TABLE {leaf.table} SET LOGGED"
@@ -106,6 +111,17 @@ def _trouble(table: TableSchema, actions: Mapping[int, Actions], leaves: Sequenc
             return (
                 f"its partition {leaf.table} has another replica identity than the table, and does not say which row"
                 " was changed; ALTER TABLE … REPLICA IDENTITY on either, so that they agree, or FULL on the partition"
+            )
+    return None
+
+
+def _repeating_key(table: TableSchema) -> str | None:
+    for column in table.columns:
+        better = _UNIQUE.get(column.type.name.removesuffix("[]"))
+        if column.name in table.key and better is not None:
+            return (
+                f"its key column {column.name} is {column.type.name}, and two keys of that type can read the same;"
+                f" ALTER TABLE … ALTER COLUMN … TYPE {better}, or REPLICA IDENTITY USING INDEX with other columns"
             )
     return None
 
