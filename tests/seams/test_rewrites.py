@@ -19,11 +19,11 @@ pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
 
 PLAIN = (
     *("filled", "scaled", "vacuumed", "boxed", "remade", "odd", "called_0"),
-    *("labelled", "paired", "renamed_back", "lent", "rekeyed"),
+    *("labelled", "paired", "renamed_back", "lent", "rekeyed", "turned"),
 )
 PARTITIONED = (
     *("emptied", "dropped", "detached", "attached", "shed_0"),
-    *("returned", "nested", "pending", "flipped", "calm"),
+    *("returned", "nested", "pending", "flipped", "visited", "passed", "calm"),
 )
 """Each has the partitions `aside.<name>_1` to `_4`, of which none is a table of the pipeline by itself."""
 
@@ -49,7 +49,13 @@ def create(url: str) -> None:
         for number in range(1, 5):
             execute(url, f"CREATE TABLE aside.{table}_{number} PARTITION OF {table} {bounds(number)}")
         execute(url, f"INSERT INTO {table} SELECT n, n FROM generate_series(100, 499) n")
-    execute(url, "ALTER TABLE flipped ALTER v SET NOT NULL", "UPDATE lent SET id = id + 500")
+    execute(
+        url,
+        "UPDATE lent SET id = id + 500",
+        "ALTER TABLE flipped ALTER v SET NOT NULL",
+        "ALTER TABLE turned ALTER v SET NOT NULL",
+        "CREATE UNIQUE INDEX turned_v ON turned (v)",
+    )
     for number in (1, 2):
         execute(
             url,
@@ -75,8 +81,14 @@ def hide(url: str, number: int) -> None:
         f" ALTER TABLE returned ATTACH PARTITION {leaf} {bounds(number)}",
         f"ALTER TABLE nested DETACH PARTITION {nest}; DELETE FROM {nest} WHERE id = {number}001;"
         f" ALTER TABLE nested ATTACH PARTITION {nest} FOR VALUES FROM ({number}000) TO ({number}100)",
-        "ALTER TABLE calm ATTACH PARTITION lent FOR VALUES FROM (500) TO (700);"
-        f" DELETE FROM calm WHERE id = 50{number}; ALTER TABLE calm DETACH PARTITION lent",
+        "ALTER TABLE visited ATTACH PARTITION lent FOR VALUES FROM (500) TO (700);"
+        f" INSERT INTO visited VALUES (65{number}, 1); DELETE FROM visited WHERE id = 50{number};"
+        " ALTER TABLE visited DETACH PARTITION lent",
+        "CREATE TABLE aside.brief PARTITION OF passed DEFAULT;"
+        " INSERT INTO passed VALUES (500, 1); DROP TABLE aside.brief",
+        "ALTER TABLE turned REPLICA IDENTITY USING INDEX turned_v;"
+        f" DELETE FROM turned WHERE id = {number}; UPDATE turned SET id = 100 + id WHERE id = 1{number};"
+        " ALTER TABLE turned REPLICA IDENTITY DEFAULT",
         "ALTER TABLE rekeyed REPLICA IDENTITY FULL; ALTER TABLE rekeyed DROP CONSTRAINT rekeyed_pkey;"
         " UPDATE rekeyed SET id = id + 1; ALTER TABLE rekeyed ADD PRIMARY KEY (id);"
         " ALTER TABLE rekeyed REPLICA IDENTITY DEFAULT",
@@ -175,12 +187,14 @@ def test_tables_that_are_rewritten_without_an_event_are_copied_again_and_vacuume
             "UPDATE shed_1 SET v = -v WHERE id < 305",
             "INSERT INTO odd VALUES (101, 101)",
             "UPDATE remade SET v = -1 WHERE id = 1",
+            "UPDATE passed SET v = -1 WHERE id = 101",
         )
         wait_until_same(pipeline, postgres_url, replica, *tables_after(1))
         copies = pipeline.copies("public.remade")
         execute(postgres_url, "UPDATE remade SET v = -2 WHERE id = 2")
         wait_until_same(pipeline, postgres_url, replica, *tables_after(1))
         assert pipeline.copies("public.remade") == copies
+        assert pipeline.copies("public.passed") == 2
         assert {pipeline.copies(table) for table in ("public.vacuumed", "public.calm")} == {1}
         assert pipeline.stop() == 0, pipeline.output
 

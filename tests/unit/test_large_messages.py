@@ -18,6 +18,7 @@ from tailrace.sources.postgres import capture as capturing
 from tailrace.sources.postgres import pgoutput
 from tailrace.sources.postgres.capture import PostgresCapture
 from tailrace.sources.postgres.cells import Cells
+from tailrace.sources.postgres.departed import Departed
 from tailrace.sources.postgres.describing import Descriptions
 from tailrace.sources.postgres.pgoutput import decode
 from tailrace.sources.postgres.types import column_type
@@ -59,7 +60,7 @@ class CaptureOfBursts(PostgresCapture):
     def __init__(self, *bursts: Sequence[bytes]) -> None:
         self._stream, self._messages, self._large, self._bytes = Bursts(*bursts), [], [], 0
         self._next, self._committed, self._open, self._absent = 1, 0, None, []
-        self._is_binary, self._tables = False, WithoutCatalog("", {})
+        self._is_binary, self._tables, self._departed = False, WithoutCatalog("", {}), Departed("")
         self.identity = SourceIdentity("", "1", "", "")
         self._position = self._confirmed = 0
         self._has_asked, self._status_at = True, 0.0

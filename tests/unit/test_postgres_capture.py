@@ -10,10 +10,11 @@ from tailrace.model.frames import Frames
 from tailrace.model.schema import Column, TableSchema
 from tailrace.model.watermark import SourceIdentity
 from tailrace.sources.postgres.capture import PostgresCapture
-from tailrace.sources.postgres.describing import Descriptions
+from tailrace.sources.postgres.departed import Departed, Pair
+from tailrace.sources.postgres.describing import UNLIKE_ANY, Descriptions
 from tailrace.sources.postgres.pgoutput import decode, parse_relation
 from tailrace.sources.postgres.types import column_type
-from tailrace.testing.messages import begin, commit, insert, relation, transaction
+from tailrace.testing.messages import begin, commit, insert, relation, transaction, truncate, type_
 
 
 def after(changes: Changes) -> list[tuple[object, ...]]:
@@ -51,7 +52,7 @@ class CaptureWithoutServer(PostgresCapture):
     def __init__(self, *, binary: bool = False) -> None:
         self._stream = StreamStub()
         self._open_stream = self._stream.open
-        self._is_binary, self._tables = binary, WithoutCatalog("", {})
+        self._is_binary, self._tables, self._departed = binary, WithoutCatalog("", {}), Departed("")
         self._next, self._committed, self._open, self._position, self._remarks = 1, 0, None, 0, []
         self._large, self._absent = [], []
         self.identity = SourceIdentity("", "1", "", "")
@@ -143,3 +144,45 @@ def test_a_stream_that_is_text_already_takes_any_type():
     capture = CaptureWithoutServer()
     capture.index(*transaction(WITH_MONEY, insert(5, "1", "$1.00")))
     assert capture._stream.opened == []
+
+
+class DepartedByHand(Departed):
+    """The partition 6 is gone, the partition 7 is not."""
+
+    def _gone(self, pairs: list[Pair]) -> list[Pair]:
+        return [pair for pair in pairs if pair.leaf == 6]
+
+
+LEAF = relation(7, "public", "leaf", "d", [(True, "id", 23, -1)])
+
+
+def unlike(*batches: list[bytes]) -> list[tuple[int, bool]]:
+    """The offsets at which relation 5 is described anew, and whether by columns that nobody knows."""
+    capture = CaptureWithoutServer()
+    capture._departed = DepartedByHand("")
+    found = [each for batch in batches for each in capture.index(*batch).definitions if each.relation == 5]
+    return sorted({(each.since, each.schema.columns[0].number == UNLIKE_ANY) for each in found})
+
+
+@pytest.mark.parametrize("cut", range(2, 8))
+def test_changes_through_a_partition_that_is_gone_have_a_description_of_their_own_up_to_the_next_transaction(cut):
+    messages = transaction(NAMED, type_(), PLAIN, insert(5, "1"), insert(5, "2"))
+    following = transaction(LEAF, insert(7, "3"), NAMED, LEAF, insert(5, "4"))
+    assert unlike(messages + following) == [(2, False), (4, True), (8, False)]
+    assert unlike(messages[:cut], messages[cut:] + following) == [(2, False), (4, True), (8, False)]
+
+
+def test_a_description_that_follows_another_is_not_always_a_partition_s():
+    assert unlike(transaction(NAMED, PLAIN, truncate(5, 6))) == [(2, False)]
+    assert unlike(transaction(NAMED, insert(5, "1"), PLAIN, insert(6, "1"), insert(5, "1"))) == [(2, False)]
+    assert unlike(transaction(NAMED, LEAF, insert(5, "1"))) == [(2, False)]
+
+
+def test_a_root_that_is_altered_after_its_partition_was_gone_stays_as_it_was_altered():
+    wide = relation(5, "public", "a", "d", [(True, "id", 23, -1), (False, "n", 23, -1)])
+    capture = CaptureWithoutServer()
+    capture._departed = DepartedByHand("")
+    capture.index(begin(), NAMED, PLAIN, insert(5, "1"))
+    capture.index(wide, insert(5, "2", "2"))
+    frames = capture.index(commit(), *transaction(insert(5, "3", "3")))
+    assert [after(changes) for changes in decode(frames, frames.first, frames.last)] == [[(3, 3)]]

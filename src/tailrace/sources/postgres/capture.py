@@ -26,6 +26,7 @@ from tailrace.model.watermark import SourceIdentity
 from tailrace.sources.base import Capture
 from tailrace.sources.postgres import pgoutput
 from tailrace.sources.postgres.connection import connect, source_errors
+from tailrace.sources.postgres.departed import Departed, Described
 from tailrace.sources.postgres.describing import Descriptions, Transaction
 from tailrace.sources.postgres.identity import newest
 from tailrace.sources.postgres.lanes import Bytes, Integers, big_endian
@@ -60,10 +61,6 @@ class Batch:
         return int(begins[-1]) if len(begins) else None
 
 
-Described = list[tuple[int, TableSchema]]
-"""Rows of a batch that describe a table, and how."""
-
-
 class PostgresCapture(Capture):
     def __init__(
         self,
@@ -93,6 +90,7 @@ class PostgresCapture(Capture):
         self._position = parse_lsn(after)
         self._confirmed = 0  # nothing is told to the server before the sinks have said what they have
         self._tables = Descriptions(url, described)
+        self._departed = Departed(url)
         self._remarks: list[str] = []
         self._status_at = self._marked_at = time.monotonic()
         self._mark_seconds = mark_seconds
@@ -145,6 +143,7 @@ class PostgresCapture(Capture):
         messages = self._cut()
         batch = self._packed(messages)
         described, odd = self._described(batch)
+        described = self._departed.mark(batch.buffer, batch.bounds, batch.kinds, described)
         if odd is None:
             return self._hand_out(self._index(batch, described))
         begin = batch.begin_before(odd) or 0
@@ -186,6 +185,7 @@ class PostgresCapture(Capture):
         self._messages, self._large, self._bytes = [], [], 0
         self._next, self._open = self._committed + 1, None
         self._tables.begin_stream()
+        self._departed.begin_stream()
 
     def _cut(self) -> list[Any]:
         """The messages of the next segment: all that are pending, but a large one has a segment of its own."""
