@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.sources.postgres.describing import UNLIKE_ANY, CatalogColumn, numbers_since, numbers_then
+from tailrace.sources.postgres.describing import (
+    UNLIKE_ANY,
+    CatalogColumn,
+    numbers_at_first,
+    numbers_since,
+    numbers_then,
+)
 
 OLD, THEN, NEW = 90, 100, 110
 
 
 def column(name: str, number: int, altered: int = OLD, *, is_dropped: bool = False) -> CatalogColumn:
-    return CatalogColumn(name, number, is_dropped, altered)
+    return CatalogColumn(name, number, is_dropped, False, altered)
 
 
 def gone(number: int, altered: int) -> CatalogColumn:
@@ -68,3 +74,16 @@ SINCE = {
 def test_what_was_known_before_is_believed_rather_than_the_order_of_transactions(known, rows, names, expected):
     """An older transaction may have committed later."""
     assert numbers_since(known, rows, list(names), THEN) == (expected or [UNLIKE_ANY] * len(names))
+
+
+FIRST = {
+    "it was made since": ([column("a", 1), column("b", 2)], "ab", [1, 2]),
+    "one was made again by an older one": ([column("a", 1), gone(2, OLD), column("b", 3)], "ab", None),
+    "one was dropped before": ([column("a", 1), gone(2, OLD - 20), column("b", 3, OLD - 20)], "ab", [1, 3]),
+    "one is generated": ([column("a", 1), CatalogColumn("b", 2, False, True, OLD)], "a", [1]),
+}
+
+
+@pytest.mark.parametrize(("rows", "names", "expected"), FIRST.values(), ids=FIRST)
+def test_of_a_table_that_nobody_knows_only_old_alterations_are_believed(rows, names, expected):
+    assert numbers_at_first(rows, list(names), THEN, OLD - 10) == (expected or [UNLIKE_ANY] * len(names))

@@ -60,7 +60,7 @@ class CaptureOfBursts(PostgresCapture):
     def __init__(self, *bursts: Sequence[bytes]) -> None:
         self._stream, self._messages, self._large, self._bytes = Bursts(*bursts), [], [], 0
         self._next, self._committed, self._open, self._absent = 1, 0, None, []
-        self._is_binary, self._tables, self._departed = False, WithoutCatalog("", {}), Departed("")
+        self._is_binary, self._tables, self._departed = False, WithoutCatalog("", {}, 0), Departed("")
         self.identity = SourceIdentity("", "1", "", "")
         self._position = self._confirmed = 0
         self._has_asked, self._status_at = True, 0.0

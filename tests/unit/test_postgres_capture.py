@@ -52,7 +52,7 @@ class CaptureWithoutServer(PostgresCapture):
     def __init__(self, *, binary: bool = False) -> None:
         self._stream = StreamStub()
         self._open_stream = self._stream.open
-        self._is_binary, self._tables, self._departed = binary, WithoutCatalog("", {}), Departed("")
+        self._is_binary, self._tables, self._departed = binary, WithoutCatalog("", {}, 0), Departed("")
         self._next, self._committed, self._open, self._position, self._remarks = 1, 0, None, 0, []
         self._large, self._absent = [], []
         self.identity = SourceIdentity("", "1", "", "")

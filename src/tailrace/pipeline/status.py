@@ -37,7 +37,7 @@ class TableLine(msgspec.Struct, frozen=True):
     `rows` were counted just now; None if that would take long. `copied` are those that the snapshot has loaded.
     `offset` and `position` are the table's watermark. `lag_seconds` is the age of the oldest captured commit that the
     table lacks, 0 when it has all; None without a run that captures, or a log that the watermark belongs to.
-    `reason` says why the table is not live, where there is something to say; `capture` why nothing is captured now.
+    `reason` says why the table is not live, or what is to be known of it; `capture` why nothing is captured now.
     `behind_bytes` is the source's log between `position` and its present end, also where that holds nothing for us.
     """
 

@@ -174,6 +174,7 @@ class TableKeeper:
             elif known.state is TableState.LIVE:
                 self._follow_storage(known, facts)
                 self._evolve(facts)
+                self._note(facts)
 
     def _set_aside(self, known: TableStatus | None, facts: TableFacts) -> None:
         """A table of which the stream does not tell all: it comes back as soon as it does."""
@@ -222,6 +223,11 @@ class TableKeeper:
         """Remember where the rows are now, the change being one that the stream has told, or that changes nothing."""
         if known.stored != facts.stored and not is_behind(known.schema, facts.schema):
             self.sink.write(msgspec.structs.replace(known, stored=facts.stored, membership=facts.membership))
+
+    def _note(self, facts: TableFacts) -> None:
+        known = self.sink.tables[facts.schema.table]
+        if known.state is TableState.LIVE and known.reason != facts.remark:
+            self.sink.became(msgspec.structs.replace(known, reason=facts.remark))
 
     def _evolve(self, facts: TableFacts) -> None:
         """Take in what was altered and has not been changed since: the stream has not told, and may never tell."""

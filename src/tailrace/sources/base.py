@@ -84,7 +84,8 @@ class Absence(msgspec.Struct, frozen=True):
 class TableFacts(msgspec.Struct, frozen=True):
     """A published table as the source's catalog has it now; `membership` and `stored` as in TableStatus.
 
-    `trouble` says why the stream does not tell all that becomes of it, and what to do; empty for a sound table.
+    `trouble` says why the stream does not tell all that becomes of it, and what to do; empty for a sound table. A
+    `remark` is what its users should know all the same.
     """
 
     schema: TableSchema
@@ -92,6 +93,7 @@ class TableFacts(msgspec.Struct, frozen=True):
     stored: StoredAs
     bytes: int
     trouble: str = ""
+    remark: str = ""
 
 
 class Published(msgspec.Struct, frozen=True):

@@ -89,19 +89,19 @@ class PostgresCapture(Capture):
         self._open: OpenTransaction | None = None
         self._position = parse_lsn(after)
         self._confirmed = 0  # nothing is told to the server before the sinks have said what they have
-        self._tables = Descriptions(url, described)
         self._departed = Departed(url)
         self._remarks: list[str] = []
         self._status_at = self._marked_at = time.monotonic()
         self._mark_seconds = mark_seconds
         self._has_asked = False
         self._absent, self._looked_at = absent, time.monotonic()
-        self._refuse_gap(slot, after)
+        self._tables = Descriptions(url, described, self._horizon_of(slot, after))
 
-    def _refuse_gap(self, slot: str, after: str) -> None:
-        """The server starts at the slot's own place where that lies ahead of ours, and says nothing.
+    def _horizon_of(self, slot: str, after: str) -> int:
+        """The transactions before it had ended where the slot begins. Raises PositionLost if that is behind `after`.
 
-        The slot is ours while we stream: nobody can put another in its place after this look.
+        The server starts at the slot's own place where that lies ahead of ours, and says nothing. The slot is ours
+        while we stream: nobody can put another in its place after this look.
         """
         with source_errors(self._url, "reading the slot"), connect(self._url) as connection:
             found = read_slot(connection, slot)
@@ -109,6 +109,7 @@ class PostgresCapture(Capture):
             self.close()
             begins = "is gone" if found is None or found.confirmed is None else f"begins at {found.confirmed}"
             raise PositionLost(f"replication slot {slot} {begins}, and what follows {after} is needed")
+        return found.catalog_xmin or 0
 
     @property
     def pending_bytes(self) -> int:

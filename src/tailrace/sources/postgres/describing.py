@@ -34,7 +34,7 @@ UNLIKE_ANY = -1
 """The number of columns of which nobody knows which they were: it is no column's."""
 
 _NUMBERS = """
-SELECT a.attname, a.attnum, a.attisdropped,
+SELECT a.attname, a.attnum, a.attisdropped, a.attgenerated <> '',
     CASE WHEN (a.xmin::text::bigint - c.relfrozenxid::text::bigint) & 4294967295 < 2147483648
         THEN a.xmin::text::bigint ELSE 0 END
 FROM pg_attribute a, pg_class c
@@ -54,6 +54,7 @@ class CatalogColumn(NamedTuple):
     name: str
     number: int
     is_dropped: bool
+    is_generated: bool  # and so may not be published
     altered: int  # the transaction that did it last; 0 if that is long ago
 
 
@@ -85,10 +86,13 @@ class Doubt(NamedTuple):
 
 
 class Descriptions:
-    """The definitions of one stream. `known` are the versions that an earlier stream has left in the log."""
+    """The definitions of one stream. `known` are the versions that an earlier stream has left in the log.
 
-    def __init__(self, url: str, known: Mapping[int, TableSchema]) -> None:
-        self._url = url
+    Transactions before the `horizon` had ended when the stream's first one committed.
+    """
+
+    def __init__(self, url: str, known: Mapping[int, TableSchema], horizon: int) -> None:
+        self._url, self._horizon = url, horizon
         self._known = {relation: known_of(schema) for relation, schema in known.items()}
         self._doubts: dict[int, Doubt] = {}
         self._type_names: dict[int, tuple[str, str]] = {}
@@ -124,7 +128,7 @@ class Descriptions:
         known, doubt = self._known.get(relation.id), self._doubts.get(relation.id)
         if known is not None and doubt is not None and transaction.position <= doubt.until:
             known = known._replace(is_sure=False)
-        return described_schema(connection, relation, transaction.xid, self._type_names, known)
+        return described_schema(connection, relation, transaction.xid, self._type_names, known, self._horizon)
 
     def _doubt(self, connection: psycopg.Connection[Any], message: bytes, offset: int, relation: Relation) -> None:
         """First what the table is, then since when at the latest."""
@@ -167,12 +171,17 @@ def known_of(schema: TableSchema) -> Known:
 
 
 def described_schema(
-    connection: psycopg.Connection[Any], relation: Relation, xid: int, names: TypeNames, known: Known | None
+    connection: psycopg.Connection[Any],
+    relation: Relation,
+    xid: int,
+    names: TypeNames,
+    known: Known | None,
+    horizon: int,
 ) -> tuple[TableSchema, bool]:
     """The schema that a Relation message describes, and whether the catalog of now bears all of it out."""
     identity = IDENTITIES[relation.identity]
     types, has_types = _types(connection, {oid for _, _, oid, _ in relation.columns}, names)
-    present, numbers = _numbers(connection, relation, xid, known)
+    present, numbers = _numbers(connection, relation, xid, known, horizon)
     keys = primary_keys(connection, [relation.id])
     present_key = keys.get(relation.id, ()) if present else None
     key, has_key = _described_key(relation, identity, present_key, known.key if known else None)
@@ -185,7 +194,7 @@ def described_schema(
 
 
 def _numbers(
-    connection: psycopg.Connection[Any], relation: Relation, xid: int, known: Known | None
+    connection: psycopg.Connection[Any], relation: Relation, xid: int, known: Known | None, horizon: int
 ) -> tuple[set[str], list[int]]:
     """The columns that the catalog of now has, and the numbers of the columns of the message."""
     rows = _columns(connection, relation.id)
@@ -194,7 +203,7 @@ def _numbers(
         return set(), [known.numbers.get(name, 0) if known else 0 for name in names]
     present = {column.name for column in rows if not column.is_dropped}
     if known is None:
-        return present, numbers_then(rows, names, xid)
+        return present, numbers_at_first(rows, names, xid, horizon)
     if not known.is_sure:
         return present, [UNLIKE_ANY] * len(names)
     return present, numbers_since(known.numbers, rows, names, xid)
@@ -218,10 +227,21 @@ def numbers_since(known: Mapping[str, int], rows: list[CatalogColumn], names: li
     numbers = numbers_then(rows, names, xid)
     is_remade = any(known.get(name, number) != number for name, number in zip(names, numbers, strict=True))
     last = max(known.values(), default=0)
-    came = [column for column in rows if column.number > last and _is_older(column.altered, xid)]
-    is_vague = any(column.is_dropped or column.name not in names for column in came)
     has_new = any(name not in known for name in names)
+    is_vague = _is_vague([column for column in rows if column.number > last], names, xid)
     return [UNLIKE_ANY] * len(names) if is_remade or (has_new and is_vague) else numbers
+
+
+def numbers_at_first(rows: list[CatalogColumn], names: list[str], xid: int, horizon: int) -> list[int]:
+    """As `numbers_since`, of the first message about a table: what was altered before the `horizon` is known."""
+    recent = [column for column in rows if not _is_older(column.altered, horizon)]
+    return [UNLIKE_ANY] * len(names) if _is_vague(recent, names, xid) else numbers_then(rows, names, xid)
+
+
+def _is_vague(came: list[CatalogColumn], names: list[str], xid: int) -> bool:
+    """Whether one of the columns that came looks older than the transaction, and was not there under its name."""
+    there = (column for column in came if _is_older(column.altered, xid) and not column.is_generated)
+    return any(column.is_dropped or column.name not in names for column in there)
 
 
 def numbers_then(rows: list[CatalogColumn], names: list[str], xid: int) -> list[int]:

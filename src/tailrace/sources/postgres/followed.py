@@ -19,8 +19,13 @@ from tailrace.sources.postgres.catalog import PUBLISHED
 _ACTIONS = f"""
 SELECT c.oid::bigint, string_agg(p.pubname, ' and ' ORDER BY p.pubname), bool_or(p.pubname = %(main)s),
     bool_or(p.pubinsert), bool_or(p.pubtruncate), bool_or(p.pubupdate), bool_or(p.pubdelete),
-    bool_and(r.prqual IS NOT NULL)
+    bool_or(r.prqual IS NOT NULL)
 FROM {PUBLISHED} WHERE p.pubname = ANY (%(names)s) GROUP BY c.oid
+"""
+
+_INSERTS_ONLY = f"""
+SELECT c.oid::bigint FROM {PUBLISHED} WHERE p.pubname = ANY (%s)
+GROUP BY c.oid HAVING NOT bool_or(p.pubupdate OR p.pubdelete)
 """
 
 _LEAVES = """
@@ -87,6 +92,13 @@ def troubles(
         leaves.setdefault(root, []).append(Leaf(*facts))
     found = {oid: _trouble(table, actions, leaves.get(oid, [])) for oid, table in by_relation.items()}
     return {oid: trouble for oid, trouble in found.items() if trouble is not None}
+
+
+def remarks(connection: psycopg.Connection[Any], publications: Sequence[str]) -> dict[int, str]:
+    """By table: what is lost of a sound one. Of a table without key and identity the server sends inserts only."""
+    found = connection.execute(_INSERTS_ONLY, [list(publications)]).fetchall()
+    words = "only its inserts are captured: it has no key and no replica identity; ALTER TABLE … REPLICA IDENTITY FULL"
+    return dict.fromkeys((oid for (oid,) in found), words)
 
 
 def _trouble(table: TableSchema, actions: Mapping[int, Actions], leaves: Sequence[Leaf]) -> str | None:

@@ -20,7 +20,7 @@ FAILOVER_VERSION = 170_000
 
 _SLOT = """
 SELECT plugin, slot_type, database, active_pid, confirmed_flush_lsn::text, restart_lsn::text, wal_status,
-    pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_lsn(), restart_lsn)::bigint
+    pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_lsn(), restart_lsn)::bigint, catalog_xmin::text::bigint
 FROM pg_replication_slots WHERE slot_name = %s
 """
 
@@ -51,6 +51,7 @@ class Slot(msgspec.Struct, frozen=True):
     restart: str | None
     wal_status: str | None
     retained_bytes: int | None
+    catalog_xmin: int | None  # older transactions had ended where it begins
 
 
 def read_slot(connection: psycopg.Connection[Any], name: str) -> Slot | None:

@@ -132,10 +132,12 @@ class PostgresSource(Source):
             published = storage.memberships(connection, self.publications)
             stored = storage.stored_as(connection, [schema.relation for schema in schemas])
             troubles = followed.troubles(connection, schemas, self.publications)
+            remarks = followed.remarks(connection, self.publications)
             return [
                 TableFacts(
                     *(s, published[s.relation], stored[s.relation], wanted[s.relation].bytes),
                     trouble=troubles.get(s.relation, ""),
+                    remark=remarks.get(s.relation, ""),
                 )
                 for s in schemas
                 if s.relation in published
