@@ -215,6 +215,15 @@ class EvolutionContract:
         apply(begun, [net(LOOSE, [(1, "a")])], 20)
         assert not begun.takes_in_place(evolved(NUMBERED, msgspec.structs.replace(NUMBERED, name="loose")))
 
+    def test_deletes_that_differ_in_a_column_that_went_delete_as_many_copies(self, sink: Sink, rows: ReadRows) -> None:
+        before = msgspec.structs.replace(LOOSE, columns=(Column("x", INT, number=1), Column("y", TEXT, number=2)))
+        after = msgspec.structs.replace(before, columns=before.columns[:1])
+        live(sink, load(sink, before, [(1, "a"), (1, "b"), (1, "c"), (1, "d"), (1, None), (2, "a")]), before)
+        assert sink.takes_in_place(evolved(before, after))
+        gone = net(before, deletes=[(1, "a"), (1, "b"), (1, None)], copies=[1, 1, 1])
+        take_in(sink, evolved(before, after), [gone, net(after, [(9,)])], 10)
+        assert same(rows(after), [(1,), (1,), (2,), (9,)])
+
     def test_longer_texts_and_numbers_are_taken_where_shorter_ones_were(self, sink: Sink, rows: ReadRows) -> None:
         def table(text: ColumnType, number: ColumnType) -> TableSchema:
             return version(ID, Column("t", text, number=2), Column("m", number, number=3))

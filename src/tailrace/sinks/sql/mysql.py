@@ -272,12 +272,16 @@ class MySqlDialect(Dialect):
         return f"UPDATE {table} t JOIN {relation} ON {match} SET {sets}"
 
     def delete_copies(self, session: Session, table: str, schema: TableSchema, relation: Relation) -> str:
-        """Rows are joined by a digest of their columns, byte by byte; NULL has one of its own."""
+        """Rows are joined by a digest of their columns, byte by byte; NULL has one of its own.
+
+        Staged rows may be equal: they differed in a column that is gone, or as 0.0 and -0.0 do, which MariaDB can not.
+        """
         mine = _digest([(f"m.{self.quote(column.name)}", column.type) for column in schema.columns])
         staged = _digest([(relation.values[column.name], column.type) for column in schema.columns])
         ranked = (
             "SELECT m.place, r.copies, ROW_NUMBER() OVER (PARTITION BY r.digest ORDER BY m.place) AS number"
-            f" FROM (SELECT {staged} AS digest, {relation.values[COPIES]} AS copies FROM {relation.sql}) r"
+            f" FROM (SELECT {staged} AS digest, SUM({relation.values[COPIES]}) AS copies FROM {relation.sql}"
+            " GROUP BY digest) r"
             f" JOIN (SELECT m.{ROW} AS place, {mine} AS digest FROM {table} m) m ON m.digest = r.digest"
         )
         gone = f"SELECT place FROM ({ranked}) n WHERE number <= copies"
