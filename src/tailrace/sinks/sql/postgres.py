@@ -26,6 +26,7 @@ from tailrace.sinks.sql.dialect import (
     ExistingTable,
     Explanation,
     Field,
+    Reference,
     Session,
     Target,
     matching,
@@ -56,6 +57,12 @@ LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
 WHERE n.nspname = %s AND c.relname = %s AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
     AND i.indexprs IS NULL AND i.indimmediate
 GROUP BY i.indexrelid
+"""
+_REFERENCES = """
+SELECT r.conname::text, r.conrelid::regclass::text, r.confdeltype IN ('c', 'n', 'd')
+FROM pg_constraint r JOIN pg_class c ON c.oid = r.confrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE r.contype = 'f' AND r.conrelid <> r.confrelid AND r.conparentid = 0 AND n.nspname = %s AND c.relname = %s
+ORDER BY 3 DESC, 1
 """
 _STAGING = """
 SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -181,6 +188,9 @@ class PostgresDialect(Dialect):
         columns = [ExistingColumn(name, type_, required) for name, type_, required, _ in found if name is not None]
         unique = session.execute(_UNIQUE, [target.schema, target.name])
         return ExistingTable(tuple(columns), frozenset(frozenset(names) for (names,) in unique), found[0][3])
+
+    def references(self, session: Session, target: Target) -> list[Reference]:
+        return [Reference(*found) for found in session.execute(_REFERENCES, [target.schema, target.name])]
 
     def has_schema(self, session: Session, name: str) -> bool:
         return bool(session.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [name]))
