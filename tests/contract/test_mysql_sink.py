@@ -434,6 +434,16 @@ def test_a_table_that_a_foreign_key_leads_to_can_be_copied_again(sink, query):
     assert query("SELECT item FROM own") == [(1,)]
 
 
+def test_notes_of_an_older_tailrace_get_the_columns_that_they_lack(sink, make_sink, rows, query):
+    live(sink, load(sink, ITEMS, [(1, "a", None)]), ITEMS)
+    query("ALTER TABLE _tailrace_tables DROP COLUMN `undo`")
+    again = make_sink()
+    assert again.read_state().tables.keys() == {ITEMS.table}
+    live(again, load(again, ITEMS, [(2, "b", None)], generation=2), ITEMS)
+    assert rows(ITEMS) == [(2, "b", None)]
+    again.close()
+
+
 # --- a copy that takes its place after its commit --------------------------------------------------------------------
 
 COUNTED = msgspec.structs.replace(ITEMS, columns=(*ITEMS.columns[:2], Column("notes", INT)))
