@@ -44,7 +44,7 @@ from tailrace.testing.sink_changes import (
 )
 from tailrace.testing.sink_contract import SinkContract
 from tailrace.testing.sink_contract_settings import Keep, QuarantineContract, Refuse, RenamesContract
-from tailrace.testing.sink_contract_tables import Execute, TablesContract, assert_table_is_refused
+from tailrace.testing.sink_contract_tables import Execute, ForeignKeysContract, assert_table_is_refused
 from tailrace.testing.sink_process import Commit, kill_at
 
 pytestmark = pytest.mark.server
@@ -180,7 +180,7 @@ class TestMySqlSink(SinkContract):
         super().test_negative_zero_keeps_its_sign(sink, rows)
 
 
-class TestMySqlSettings(RenamesContract, QuarantineContract, TablesContract):
+class TestMySqlSettings(RenamesContract, QuarantineContract, ForeignKeysContract):
     @pytest.fixture(autouse=True)
     def nothing_inline(self, monkeypatch):
         monkeypatch.setattr(sql_sink, "INLINE_BYTES", -1)
@@ -432,6 +432,69 @@ def test_a_table_that_a_foreign_key_leads_to_can_be_copied_again(sink, query):
     live(sink, load(sink, ITEMS, [(1, "a2", None)]), ITEMS)
     assert query("SELECT id, name FROM items") == [(1, "a2")]
     assert query("SELECT item FROM own") == [(1,)]
+
+
+def test_notes_of_an_older_tailrace_get_the_columns_that_they_lack(sink, make_sink, rows, query):
+    live(sink, load(sink, ITEMS, [(1, "a", None)]), ITEMS)
+    query("ALTER TABLE _tailrace_tables DROP COLUMN `undo`")
+    again = make_sink()
+    assert again.read_state().tables.keys() == {ITEMS.table}
+    live(again, load(again, ITEMS, [(2, "b", None)], generation=2), ITEMS)
+    assert rows(ITEMS) == [(2, "b", None)]
+    again.close()
+
+
+# --- a copy that takes its place after its commit --------------------------------------------------------------------
+
+COUNTED = msgspec.structs.replace(ITEMS, columns=(*ITEMS.columns[:2], Column("notes", INT)))
+REFERRING = "CREATE TABLE own (item bigint, CONSTRAINT to_items FOREIGN KEY (item) REFERENCES items (id))"
+
+
+def test_a_foreign_key_that_came_after_a_commit_stops_its_table_only(sink, make_sink, rows, query, tmp_path):
+    live(sink, load(sink, ITEMS, [(1, "old", None)]), ITEMS)
+    done = msgspec.structs.replace(load(sink, COUNTED, [(1, "new", 5)], generation=2), state=TableState.LIVE)
+    kill_at("sink-committed", Commit(sink, [net(ORDERS, [(1, 1)])], watermark(10), (done,)), tmp_path)
+    query(REFERRING)
+    again = make_sink()
+    again.clean()
+    with pytest.raises(SinkRejected, match="foreign key to_items of table own in the sink leads to") as caught:
+        apply(again, [net(ORDERS, [(2, 2)])], 20)
+    assert caught.value.table == ITEMS.table
+    again.commit(Batch(tables=(done.aside(TableState.FAILED, "refused"),)), SourceRows(ITEMS))
+    apply(again, [net(ORDERS, [(2, 2)])], 20)
+    assert (rows(ITEMS), rows(ORDERS)) == ([(1, "old", None)], [(1, 1), (2, 2)])
+    query("DROP TABLE own")
+    live(again, load(again, COUNTED, [(1, "new", 6)], generation=3), COUNTED)
+    assert rows(COUNTED) == [(1, "new", 6)]
+    again.close()
+
+
+def test_trouble_after_a_commit_does_not_pass_for_a_refused_one(sink, rows, monkeypatch):
+    live(sink, load(sink, ITEMS, [(1, "old", None)]), ITEMS)
+    begun = load(sink, COUNTED, [(1, "new", 5)], generation=2)
+    monkeypatch.setattr(sink.dialect, "replace", lambda *_, **__: ["DROP TABLE no_such_table"])
+    with pytest.raises(SinkUnavailable, match="no_such_table"):
+        live(sink, begun, COUNTED)
+    assert sink.read_state().tables[ITEMS.table].state is TableState.LIVE
+    monkeypatch.undo()
+    apply(sink, [net(COUNTED, [(2, "newer", 6)])], 10)
+    assert sorted(rows(COUNTED)) == [(1, "new", 5), (2, "newer", 6)]
+
+
+def test_a_replaced_table_that_can_not_be_dropped_stops_nothing_and_is_dropped_later(sink, rows, query, monkeypatch):
+    live(sink, load(sink, ITEMS, [(1, "old", None)]), ITEMS)
+    there = query("SHOW TABLES")
+    begun = load(sink, COUNTED, [(1, "new", 5)], generation=2)
+    query(REFERRING)
+    monkeypatch.setattr(sink.dialect, "references", lambda *_: [])  # nobody saw it come
+    live(sink, begun, COUNTED)
+    apply(sink, [net(COUNTED, [(2, "newer", 6)])], 10)
+    sink.clean()
+    assert sorted(rows(COUNTED)) == [(1, "new", 5), (2, "newer", 6)]
+    assert len(query("SHOW TABLES")) == len(there) + 2
+    query("DROP TABLE own")
+    sink.clean()
+    assert query("SHOW TABLES") == there
 
 
 def test_a_table_that_somebody_dropped_is_one_clear_sentence(sink, query):

@@ -43,7 +43,7 @@ from tailrace.testing.sink_changes import (
 )
 from tailrace.testing.sink_contract import SinkContract
 from tailrace.testing.sink_contract_settings import Keep, QuarantineContract, Refuse, RenamesContract
-from tailrace.testing.sink_contract_tables import Execute, TablesContract, assert_table_is_refused
+from tailrace.testing.sink_contract_tables import Execute, ForeignKeysContract, assert_table_is_refused
 
 pytestmark = pytest.mark.server
 
@@ -157,7 +157,7 @@ def _selected(name: str, kind: Kind) -> str:
     return quote(name) if kind in INTEGERS or kind is Kind.FLOAT64 else f"{quote(name)}::text"
 
 
-class TestPostgresSink(SinkContract, RenamesContract, QuarantineContract, TablesContract):
+class TestPostgresSink(SinkContract, RenamesContract, QuarantineContract, ForeignKeysContract):
     @pytest.fixture
     def execute(self, query) -> Execute:
         return lambda *statements: [query(statement) for statement in statements]

@@ -136,7 +136,10 @@ class Sink(Protocol):
         """
 
     def takes_in_place(self, evolved: Evolved) -> bool:
-        """Whether a commit can change the table so. Changes nothing; after False the table is copied again."""
+        """Whether a commit can change the table so; after False the table is copied again.
+
+        Changes nothing, but for what a change left whose commit never came.
+        """
 
     def begin_snapshot(self, status: TableStatus, chunks: list[ChunkMark], *, clear: bool) -> TableStatus:
         """Make room for a copy and remember the plan, in one step; with `clear` false, for more rows in the table.

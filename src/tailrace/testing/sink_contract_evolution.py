@@ -185,6 +185,41 @@ class EvolutionContract:
         take_in(begun, change, [old, net(renamed, [(4, "d", "new version")], deletes=[(2,)])], 20)
         assert same(rows(renamed), [(1, "A", "x"), (3, "c", "old version"), (4, "d", "new version")])
 
+    @pytest.mark.parametrize("last", ["remarks", "comments", "notes"], ids=["the same", "another", "back"])
+    def test_a_process_killed_while_a_column_is_renamed_loses_no_values(
+        self, begun: Sink, make_sink: Any, rows: ReadRows, tmp_path: Path, last: str
+    ) -> None:
+        """Whatever the column is called when the next run looks at it."""
+        first, final = renamed_to("remarks"), renamed_to(last)
+        work = Commit(begun, [], watermark(20), (status(first),), evolved=(evolved(NUMBERED, first),))
+        kill_at("sink-before-commit", work, tmp_path)
+        again = make_sink()
+        assert last == "notes" or again.takes_in_place(evolved(NUMBERED, final))
+        changes = () if last == "notes" else (evolved(NUMBERED, final),)
+        part = again.stage("batch", 0, [net(final, [(1, "a2", "new")])])
+        statuses = tuple(status(change.schema) for change in changes)
+        again.commit(Batch((part,), watermark(30), statuses, watermark(10), evolved=changes), SourceRows(final))
+        assert same(rows(final), [(1, "a2", "new"), (2, "b", "z")])
+        again.close()
+
+    @pytest.mark.parametrize("is_repeated", [True, False], ids=["repeated", "given up"])
+    def test_a_process_killed_while_a_table_changes_has_changed_it_or_not(
+        self, begun: Sink, make_sink: Any, rows: ReadRows, inventory: Inventory, tmp_path: Path, is_repeated: bool
+    ) -> None:
+        there = len(inventory())
+        wider = version(ID, NAME, NOTES, Column("n", INT, number=4), name="things")
+        change = evolved(NUMBERED, wider, pa.RecordBatch.from_pydict({"n": [7]}))
+        kill_at("sink-before-commit", Commit(begun, [], watermark(20), (status(wider),), evolved=(change,)), tmp_path)
+        again = make_sink()
+        changes, schema, rest = ((change,), wider, (7,)) if is_repeated else ((), NUMBERED, ())
+        assert all(map(again.takes_in_place, changes))
+        part = again.stage("batch", 0, [net(schema, [(3, "c", None, *rest)])])
+        statuses = tuple(status(each.schema) for each in changes)
+        again.commit(Batch((part,), watermark(30), statuses, watermark(10), evolved=changes), SourceRows(schema))
+        assert same(rows(schema), [(1, "a", "x", *rest), (2, "b", "z", *rest), (3, "c", None, *rest)])
+        assert len(inventory()) == there
+        again.close()
+
     def test_a_renamed_key_is_still_the_key(self, begun: Sink, rows: ReadRows) -> None:
         renamed = version(Column("number", INT, nullable=False, number=1), NAME, NOTES, key=("number",))
         change = evolved(NUMBERED, renamed)
@@ -214,6 +249,15 @@ class EvolutionContract:
     def test_a_table_does_not_take_the_name_of_another(self, begun: Sink) -> None:
         apply(begun, [net(LOOSE, [(1, "a")])], 20)
         assert not begun.takes_in_place(evolved(NUMBERED, msgspec.structs.replace(NUMBERED, name="loose")))
+
+    def test_deletes_that_differ_in_a_column_that_went_delete_as_many_copies(self, sink: Sink, rows: ReadRows) -> None:
+        before = msgspec.structs.replace(LOOSE, columns=(Column("x", INT, number=1), Column("y", TEXT, number=2)))
+        after = msgspec.structs.replace(before, columns=before.columns[:1])
+        live(sink, load(sink, before, [(1, "a"), (1, "b"), (1, "c"), (1, "d"), (1, None), (2, "a")]), before)
+        assert sink.takes_in_place(evolved(before, after))
+        gone = net(before, deletes=[(1, "a"), (1, "b"), (1, None)], copies=[1, 1, 1])
+        take_in(sink, evolved(before, after), [gone, net(after, [(9,)])], 10)
+        assert same(rows(after), [(1,), (1,), (2,), (9,)])
 
     def test_longer_texts_and_numbers_are_taken_where_shorter_ones_were(self, sink: Sink, rows: ReadRows) -> None:
         def table(text: ColumnType, number: ColumnType) -> TableSchema:
@@ -250,6 +294,10 @@ class EvolutionContract:
         ]
         assert differing == []
         assert len(columns) > len(SAMPLES)
+
+
+def renamed_to(name: str) -> TableSchema:
+    return version(ID, NAME, msgspec.structs.replace(NOTES, name=name))
 
 
 def filled(before: TableSchema, columns: dict[Column, pa.Array]) -> Evolved:

@@ -82,6 +82,12 @@ class ValuesContract:
         ((zero,),) = rows(schema)
         assert (zero, math.copysign(1, zero)) == (0.0, -1.0)
 
+    def test_either_zero_of_a_table_without_a_key_is_deleted(self, sink: Sink, rows: ReadRows) -> None:
+        schema = TableSchema("public", "zeros", (Column("x", ColumnType(Kind.FLOAT64, "double precision")),))
+        apply(sink, [net(schema, [(0.0,), (-0.0,), (0.0,)])], 10)
+        apply(sink, [net(schema, deletes=[(0.0,), (-0.0,)], copies=[1, 1])], 20)
+        assert rows(schema) == [(0.0,)]
+
 
 def _typed(number: int, name: str) -> tuple[TableSchema, pa.RecordBatch]:
     """A table of its own for the sample of a type."""

@@ -24,24 +24,25 @@ from tailrace.model.lifecycle import TableStatus
 from tailrace.model.net import NetChanges
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import Watermark
-from tailrace.sinks.base import Batch, ChunkMark
+from tailrace.sinks.base import Batch, ChunkMark, Evolved
 
 SECONDS = 60
 
 
 @dataclass(frozen=True)
 class Commit:
-    """Stage `changes` and commit them with this watermark and these statuses."""
+    """Stage `changes` and commit them with this watermark, these statuses and these changes in place."""
 
     sink: Any
     changes: list[NetChanges]
     watermark: Watermark
     tables: tuple[TableStatus, ...] = ()
+    evolved: tuple[Evolved, ...] = ()
 
     def __call__(self) -> None:
         part = self.sink.stage(f"batch-{self.watermark.offset}", 0, self.changes)
         before = self.sink.read_state().watermark
-        self.sink.commit(Batch((part,), self.watermark, self.tables, before), _no_fetch)
+        self.sink.commit(Batch((part,), self.watermark, self.tables, before, evolved=self.evolved), _no_fetch)
 
 
 @dataclass(frozen=True)

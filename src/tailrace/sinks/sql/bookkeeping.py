@@ -16,7 +16,7 @@ from tailrace.errors import SinkChanged, SinkRejected, SinkTaken
 from tailrace.model.lifecycle import TableStatus
 from tailrace.model.watermark import SourceIdentity, Watermark
 from tailrace.sinks.base import Batch, ChunkMark, Quarantined, Rejected, SinkState
-from tailrace.sinks.sql.dialect import Dialect, Session
+from tailrace.sinks.sql.dialect import Dialect, Session, Undo
 
 _KEYS = {"pipeline": "name", "name": "name", "generation": "integer", "number": "integer"}
 TABLES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
@@ -32,7 +32,7 @@ TABLES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
         ("pipeline",),
     ),
     "runs": ({"pipeline": "name", "run": "text", "claimed_at": "moment"}, ("pipeline",)),
-    "tables": ({"pipeline": "name", "name": "name", "status": "text"}, ("pipeline", "name")),
+    "tables": ({"pipeline": "name", "name": "name", "status": "text", "undo": "text"}, ("pipeline", "name")),
     "quarantine": (
         {
             "pipeline": "name",
@@ -65,6 +65,14 @@ class Bookkeeping:
 
     def exists(self, session: Session) -> bool:
         return all(self._dialect.existing(session, target) is not None for target in self._targets.values())
+
+    def is_complete(self, session: Session) -> bool:
+        """Whether they have all columns; those that an older tailrace made may lack some."""
+        found = {name: self._dialect.existing(session, target) for name, target in self._targets.items()}
+        return all(
+            table is not None and TABLES[name][0].keys() <= {column.name for column in table.columns}
+            for name, table in found.items()
+        )
 
     def create(self, session: Session) -> None:
         """Our schema and our tables, if they are missing; and the columns that an older tailrace did not have."""
@@ -157,6 +165,18 @@ class Bookkeeping:
 
     def write_status(self, session: Session, status: TableStatus) -> None:
         self._write(session, "tables", {"name": status.table, "status": msgspec.json.encode(status).decode()})
+
+    def write_undo(self, session: Session, table: str, undo: Undo | None) -> None:
+        """What is to be done if the change of a table that begins now is never committed; None once it is."""
+        condition, parameters = self._where(name=table)
+        text = None if undo is None else msgspec.json.encode(undo).decode()
+        column = self._dialect.quote("undo")
+        session.execute(f"UPDATE {self._names['tables']} SET {column} = %s WHERE {condition}", [text, *parameters])
+
+    def undos(self, session: Session) -> dict[str, Undo]:
+        """The changes in place that were begun and not committed, by table."""
+        found = self._select(session, "tables", ["name", "undo"])
+        return {name: msgspec.json.decode(text, type=Undo) for name, text in found if text}
 
     def rename(self, session: Session, names: Mapping[str, str]) -> None:
         """What is remembered of tables goes on under their new names."""

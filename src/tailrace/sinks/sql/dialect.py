@@ -40,6 +40,15 @@ class Target(msgspec.Struct, frozen=True):
         return table_name(self.schema, self.name) if self.schema else self.name
 
 
+class Undo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a table becomes again what it was before a change in place: by names, those of columns unquoted."""
+
+    target: Target
+    moved_to: Target
+    renamed: dict[str, str]  # the old name, and the new one
+    added: tuple[str, ...]
+
+
 class ExistingColumn(msgspec.Struct, frozen=True):
     name: str
     type: str
@@ -52,6 +61,14 @@ class ExistingTable(msgspec.Struct, frozen=True):
     columns: tuple[ExistingColumn, ...]
     unique: frozenset[frozenset[str]]  # the sets of columns that are unique together, as far as NULL allows
     note: str  # the table's comment: ours says for whom we made it
+
+
+class Reference(msgspec.Struct, frozen=True):
+    """A foreign key of another table that leads to a table."""
+
+    name: str
+    table: str
+    has_action: bool  # when a row goes, the rows that refer to it are deleted or changed
 
 
 class Explanation(msgspec.Struct, frozen=True):
@@ -259,6 +276,10 @@ class Dialect(ABC):
     @abstractmethod
     def existing(self, session: Session, target: Target) -> ExistingTable | None: ...
 
+    def references(self, session: Session, target: Target) -> list[Reference]:
+        """The foreign keys of other tables that lead to a table, as far as the database heeds them in our sessions."""
+        return []
+
     @abstractmethod
     def has_schema(self, session: Session, name: str) -> bool: ...
 
@@ -320,6 +341,10 @@ class Dialect(ABC):
     def replace(self, target: Target, copy: Target, *, has_table: bool) -> list[str]:
         """Put `copy` in the place of `target`, if there is one."""
 
+    def replaced(self, copy: Target) -> Target | None:
+        """Where `replace` leaves the table that was replaced, if it does not drop it."""
+        return None
+
     @abstractmethod
     def create_staging(self, table: str, columns: Sequence[StagedColumn], *, is_private: bool = False) -> str:
         """A private one is seen by the session alone, and made in the midst of a transaction."""
@@ -338,6 +363,10 @@ class Dialect(ABC):
     def exchange(self, table: str, copy: str, names: Sequence[str], key: Sequence[str]) -> list[str]:
         """The rows of `table` become those of `copy`, which has the same key. Names are quoted."""
         return self.exchange_all(table, copy, names)
+
+    def exchange_by_key(self, table: str, copy: str, names: Sequence[str], key: Sequence[str]) -> list[str]:
+        """The same, where more than the key is unique: rows that stay are changed one by one, which may not succeed."""
+        return self.exchange(table, copy, names, key)
 
     def exchange_all(self, table: str, copy: str, names: Sequence[str]) -> list[str]:
         """The same, whatever is unique in the table: all rows go, and all come."""

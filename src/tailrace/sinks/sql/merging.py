@@ -28,12 +28,19 @@ def upsert(
     return [*changes, dialect.insert(table, dialect.names(names), new, [], {})]
 
 
-def exchange(dialect: Dialect, table: str, copy: str, schema: TableSchema, *, is_plain: bool) -> list[str]:
-    """The table's rows become those of a copy. With `is_plain` its key is all that is unique in it."""
+def exchange(
+    dialect: Dialect, table: str, copy: str, schema: TableSchema, *, is_plain: bool, keeps_rows: bool = False
+) -> list[str]:
+    """The table's rows become those of a copy. With `is_plain` its key is all that is unique in it.
+
+    With `keeps_rows` none goes that comes back; the table has a key then.
+    """
     names = [dialect.quote(column.name) for column in schema.columns]
     key = [dialect.quote(name) for name in schema.key]
     if key and is_plain:
         return dialect.exchange(table, copy, names, key)
+    if keeps_rows:
+        return dialect.exchange_by_key(table, copy, names, key)
     return dialect.exchange_all(table, copy, names)
 
 

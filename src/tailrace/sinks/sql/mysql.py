@@ -27,6 +27,7 @@ from tailrace.sinks.sql.dialect import (
     ExistingTable,
     Explanation,
     Field,
+    Reference,
     Session,
     Target,
     matching,
@@ -52,6 +53,13 @@ WHERE t.table_schema = %s AND t.table_name = %s AND t.table_type = 'BASE TABLE' 
 _UNIQUE = """
 SELECT index_name, column_name, sub_part FROM information_schema.statistics
 WHERE table_schema = %s AND table_name = %s AND non_unique = 0
+"""
+_REFERENCES = """
+SELECT constraint_name, table_name, delete_rule NOT IN ('NO ACTION', 'RESTRICT')
+FROM information_schema.referential_constraints
+WHERE unique_constraint_schema = %s AND referenced_table_name = %s
+    AND (constraint_schema <> unique_constraint_schema OR table_name <> referenced_table_name)
+ORDER BY 3 DESC, 1
 """
 _STAGING = "SELECT table_name FROM information_schema.tables WHERE table_schema = %s AND LEFT(table_name, %s) = %s"
 _STATE_TYPES = {
@@ -183,6 +191,10 @@ class MySqlDialect(Dialect):
         note = found[0][5]
         return ExistingTable(tuple(columns), frozenset(frozenset(names) for names in unique.values()), note)
 
+    def references(self, session: Session, target: Target) -> list[Reference]:
+        found = session.execute(_REFERENCES, [target.schema, target.name])
+        return [Reference(name, table, bool(has_action)) for name, table, has_action in found]
+
     def has_schema(self, session: Session, name: str) -> bool:
         return bool(session.execute("SELECT 1 FROM information_schema.schemata WHERE schema_name = %s", [name]))
 
@@ -226,9 +238,12 @@ class MySqlDialect(Dialect):
         """In one step for readers. What is left of a try that was broken off goes first."""
         if not has_table:
             return self.move(copy, target)
-        old = self.qualified(Target(copy.schema, f"{copy.name}_old"))
+        old = self.qualified(self.replaced(copy))
         moves = f"{self.qualified(target)} TO {old}, {self.qualified(copy)} TO {self.qualified(target)}"
-        return [f"DROP TABLE IF EXISTS {old}", f"RENAME TABLE {moves}", f"DROP TABLE {old}"]
+        return [f"DROP TABLE IF EXISTS {old}", f"RENAME TABLE {moves}"]
+
+    def replaced(self, copy: Target) -> Target:
+        return Target(copy.schema, f"{copy.name}_old")
 
     def create_staging(self, table: str, columns: Sequence[StagedColumn], *, is_private: bool = False) -> str:
         lines = ", ".join(f"c{place} {mysql_types.staged(column.type)}" for place, column in enumerate(columns))
@@ -256,12 +271,22 @@ class MySqlDialect(Dialect):
 
     def exchange(self, table: str, copy: str, names: Sequence[str], key: Sequence[str]) -> list[str]:
         """InnoDB writes nothing where a row is set to the bytes that it has."""
-        match = matching({name: f"s.{name}" for name in key})
         selected = ", ".join(f"s.{name}" for name in names)
         others = {name: f"s.{name}" for name in names if name not in key}
         return [
-            f"DELETE t FROM {table} t LEFT JOIN {copy} s ON {match} WHERE s.{key[0]} IS NULL",
+            _delete_absent(table, copy, key),
             self.insert(table, ", ".join(names), f"SELECT {selected} FROM {copy} s", key, others),
+        ]
+
+    def exchange_by_key(self, table: str, copy: str, names: Sequence[str], key: Sequence[str]) -> list[str]:
+        match = _same_key(key)
+        selected = ", ".join(f"s.{name}" for name in names)
+        others = {name: f"s.{name}" for name in names if name not in key}
+        new = f"SELECT {selected} FROM {copy} s LEFT JOIN {table} t ON {match} WHERE t.{key[0]} IS NULL"
+        return [
+            _delete_absent(table, copy, key),
+            *([self.update(table, f"{copy} s", match, others)] if others else []),
+            self.insert(table, ", ".join(names), new, [], {}),
         ]
 
     def delete(self, table: str, relation: str, key: Mapping[str, str], where: str = "") -> str:
@@ -272,12 +297,16 @@ class MySqlDialect(Dialect):
         return f"UPDATE {table} t JOIN {relation} ON {match} SET {sets}"
 
     def delete_copies(self, session: Session, table: str, schema: TableSchema, relation: Relation) -> str:
-        """Rows are joined by a digest of their columns, byte by byte; NULL has one of its own."""
+        """Rows are joined by a digest of their columns, byte by byte; NULL has one of its own.
+
+        Staged rows may be equal: they differed in a column that is gone, or as 0.0 and -0.0 do, which MariaDB can not.
+        """
         mine = _digest([(f"m.{self.quote(column.name)}", column.type) for column in schema.columns])
         staged = _digest([(relation.values[column.name], column.type) for column in schema.columns])
         ranked = (
             "SELECT m.place, r.copies, ROW_NUMBER() OVER (PARTITION BY r.digest ORDER BY m.place) AS number"
-            f" FROM (SELECT {staged} AS digest, {relation.values[COPIES]} AS copies FROM {relation.sql}) r"
+            f" FROM (SELECT {staged} AS digest, SUM({relation.values[COPIES]}) AS copies FROM {relation.sql}"
+            " GROUP BY digest) r"
             f" JOIN (SELECT m.{ROW} AS place, {mine} AS digest FROM {table} m) m ON m.digest = r.digest"
         )
         gone = f"SELECT place FROM ({ranked}) n WHERE number <= copies"
@@ -299,6 +328,14 @@ class MariaDbDialect(MySqlDialect):
 def _literal(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace("'", "''")
     return f"'{escaped}'"
+
+
+def _same_key(key: Sequence[str]) -> str:
+    return matching({name: f"s.{name}" for name in key})
+
+
+def _delete_absent(table: str, copy: str, key: Sequence[str]) -> str:
+    return f"DELETE t FROM {table} t LEFT JOIN {copy} s ON {_same_key(key)} WHERE s.{key[0]} IS NULL"
 
 
 def _with_collation(type_: str, charset: str | None, collation: str | None) -> str:

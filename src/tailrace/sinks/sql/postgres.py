@@ -26,6 +26,7 @@ from tailrace.sinks.sql.dialect import (
     ExistingTable,
     Explanation,
     Field,
+    Reference,
     Session,
     Target,
     matching,
@@ -56,6 +57,12 @@ LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
 WHERE n.nspname = %s AND c.relname = %s AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
     AND i.indexprs IS NULL AND i.indimmediate
 GROUP BY i.indexrelid
+"""
+_REFERENCES = """
+SELECT r.conname::text, r.conrelid::regclass::text, r.confdeltype IN ('c', 'n', 'd')
+FROM pg_constraint r JOIN pg_class c ON c.oid = r.confrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE r.contype = 'f' AND r.conrelid <> r.confrelid AND r.conparentid = 0 AND n.nspname = %s AND c.relname = %s
+ORDER BY 3 DESC, 1
 """
 _STAGING = """
 SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -191,6 +198,9 @@ class PostgresDialect(Dialect):
         unique = session.execute(_UNIQUE, [target.schema, target.name])
         return ExistingTable(tuple(columns), frozenset(frozenset(names) for (names,) in unique), found[0][3])
 
+    def references(self, session: Session, target: Target) -> list[Reference]:
+        return [Reference(*found) for found in session.execute(_REFERENCES, [target.schema, target.name])]
+
     def has_schema(self, session: Session, name: str) -> bool:
         return bool(session.execute("SELECT 1 FROM pg_namespace WHERE nspname = %s", [name]))
 
@@ -274,13 +284,19 @@ class PostgresDialect(Dialect):
         return f"UPDATE {table} t SET {sets} FROM {relation} WHERE {match}"
 
     def delete_copies(self, session: Session, table: str, schema: TableSchema, relation: Relation) -> str:
-        """Rows are joined by the text of their columns: records of texts can be hashed, and NULL equals NULL there."""
+        """Rows are joined by the text of their columns: records of texts can be hashed, and NULL equals NULL there.
+
+        Staged rows are one of a kind, unless a column is gone in which they differed: then their copies are added up.
+        """
         names = [column.name for column in schema.columns]
         mine = ", ".join(f"{self.quote(name)}::text" for name in names)
         staged = ", ".join(f"({relation.values[name]})::text" for name in names)
+        is_distinct = relation.values.keys() == {*names, COPIES}
+        copies = relation.values[COPIES] if is_distinct else f"sum({relation.values[COPIES]})"
+        grouped = "" if is_distinct else " GROUP BY 1"
         ranked = (
             "SELECT t.file, t.place, s.copies, row_number() OVER (PARTITION BY s.content) AS number"
-            f" FROM (SELECT ROW({staged}) AS content, {relation.values[COPIES]} AS copies FROM {relation.sql}) s"
+            f" FROM (SELECT ROW({staged}) AS content, {copies} AS copies FROM {relation.sql}{grouped}) s"
             f" JOIN (SELECT tableoid AS file, ctid AS place, ROW({mine}) AS content FROM {table}) t"
             " ON t.content = s.content"
         )

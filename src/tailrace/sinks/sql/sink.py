@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -79,7 +79,7 @@ class SqlSink(Sink):
         self._versions: dict[Target, Ready] = {}
         self._has_notes = False
         self._litter: list[str] = []  # staging tables that could not be dropped when it was time
-        self._is_settled = dialect.ddl_is_transactional  # no live table waits to be put in its place
+        self._is_settled = dialect.ddl_is_transactional  # see `_settle`
 
     # --- what it remembers
 
@@ -139,7 +139,9 @@ class SqlSink(Sink):
         with self._sessions.use("forgetting the pipeline") as session:
             if self.dialect.is_there(self.url) and self._notes.exists(session):
                 known = [status.table for status in self._notes.statuses(session) if status.is_beside]
-                self._drop_copies(session, [self.dialect.qualified(self._places.copy_of(table)) for table in known])
+                for copy in (self._places.copy_of(table) for table in known):
+                    session.execute(f"DROP TABLE IF EXISTS {self.dialect.qualified(copy)}")
+                self._drop_copies(session, self._left_copies(session))
                 with transaction(session):
                     session.lock(self.owner)
                     self._notes.forget(session)
@@ -164,11 +166,19 @@ class SqlSink(Sink):
             *(n for n, s in copies.items() if s.is_beside),
         }
         wanted = COPYING | CATCHING_UP | {TableState.LIVE}
-        return {n for n, s in copies.items() if n in there and not (s.is_beside and s.state in wanted)}
+        given_up = {n for n, s in copies.items() if n in there and not (s.is_beside and s.state in wanted)}
+        return given_up | {n for s in known for n in self._replaced(self._places.copy_of(s.table)) if n in there}
+
+    def _replaced(self, copy: Target) -> list[str]:
+        """The table whose place a copy took, where it was not dropped by that. Quoted."""
+        old = self.dialect.replaced(copy)
+        return [] if old is None else [self.dialect.qualified(old)]
 
     def _drop_copies(self, session: Session, names: Iterable[str]) -> None:
+        """What somebody else's foreign key or view holds fast is left for the next `clean`."""
         for name in names:
-            session.execute(f"DROP TABLE IF EXISTS {name}")
+            with suppress(SinkRejected), self._sessions.errors("removing a copy"):
+                session.execute(f"DROP TABLE IF EXISTS {name}")
 
     def close(self) -> None:
         self._sessions.close()
@@ -202,8 +212,9 @@ class SqlSink(Sink):
         staged = [table for part in batch.parts for table in part.tables]
         with self._sessions.use("committing a batch") as session, self._leaving(session, staged):
             self._create_notes(session)
-            self._settle(session)
+            self._refuse_unsettled(session, batch)
             if not self.dialect.ddl_is_transactional:
+                self._remember_undo(session, batch)
                 self._lock_before(session)
                 if not self._notes.is_committed(session, batch):
                     self._change_tables(session, batch)
@@ -217,18 +228,18 @@ class SqlSink(Sink):
                     self._change_tables(session, batch)
                 touched, refused = self._apply_all(session, batch, fetch)
                 self._set_aside(session, batch, refused)
-                self._notes.rename(session, {e.before.table: e.schema.table for e in batch.evolved})
+                self._end_changes(session, batch)
                 taken = self._write_statuses(session, batch.tables)
                 if batch.watermark is not None:
                     self._notes.write_watermark(session, batch.watermark)
                 failpoints.reached("sink-before-commit")
             failpoints.reached("sink-committed")
-            self._settle(session)
             self._drop_copies(session, taken)
+            self._settle_after(session)
             return touched
 
     def _change_tables(self, session: Session, batch: Batch) -> None:
-        """All DDL of a batch. Without transactional DDL it is done before the transaction, and may be repeated."""
+        """All DDL of a batch. Without transactional DDL it is done before the transaction, and `_settle` undoes it."""
         for evolved in batch.evolved:
             with (
                 _trouble_of(evolved.before.table),
@@ -244,7 +255,31 @@ class SqlSink(Sink):
         for status in batch.tables:
             if status.state is TableState.LIVE and status.table in beside:
                 with _trouble_of(status.table), self._sessions.errors(f"changing the table of {status.table}"):
-                    self._tables.make_room(session, self._map.schema(status.schema), self._places.table(status.schema))
+                    self._make_room(session, status)
+
+    def _make_room(self, session: Session, status: TableStatus) -> None:
+        """The table can take the rows of its copy, or be replaced by it."""
+        schema, target = self._map.schema(status.schema), self._places.table(status.schema)
+        if not self._tables.make_room(session, schema, target):
+            self._tables.refuse_replacing(session, schema, target, self._places.copy_of(status.table))
+
+    def _remember_undo(self, session: Session, batch: Batch) -> None:
+        """Before DDL that is no part of a transaction: how it is undone if the commit does not come."""
+        if not batch.evolved:
+            return
+        self._is_settled = False
+        with transaction(session):
+            session.lock(self.owner)
+            self._check_claim(session)
+            if not self._notes.is_committed(session, batch):
+                for evolved in batch.evolved:
+                    undo = self._tables.undo_of(session, *self._versions_of(evolved))
+                    self._notes.write_undo(session, evolved.before.table, undo)
+
+    def _end_changes(self, session: Session, batch: Batch) -> None:
+        for evolved in batch.evolved:
+            self._notes.write_undo(session, evolved.before.table, None)
+        self._notes.rename(session, {e.before.table: e.schema.table for e in batch.evolved})
 
     def _beside(self, session: Session, batch: Batch) -> set[str]:
         """The tables of a batch of which a copy grows beside the table that readers see."""
@@ -309,6 +344,7 @@ class SqlSink(Sink):
             self._leaving(session, []),
         ):
             self._create_notes(session)
+            self._settle(session)
             is_beside = clear and self._is_known_to_readers(session, status)
             status = msgspec.structs.replace(status, is_beside=is_beside)
             if not self.dialect.ddl_is_transactional:
@@ -322,6 +358,7 @@ class SqlSink(Sink):
                     self._notes.drop_quarantined(session, source_table=status.table)
                 self._notes.replace_marks(session, status.table, chunks)
                 self._notes.write_status(session, status)
+                self._notes.write_undo(session, status.table, None)
             self._versions.clear()
         return status
 
@@ -368,6 +405,7 @@ class SqlSink(Sink):
                 self._check_claim(session)
                 self._notes.replace_marks(session, status.table, [])
                 self._notes.write_status(session, begun)
+                self._notes.write_undo(session, status.table, None)
         self._lock_before(session)
         self._prepare(session, status, clear=clear)
 
@@ -398,28 +436,75 @@ class SqlSink(Sink):
         self._is_settled = False
         return msgspec.structs.replace(status, is_beside=True)
 
-    def _settle(self, session: Session) -> None:
-        """Put copies in their place that are live and could not be put there by their commit; also after a crash."""
-        if self._is_settled:
-            return
-        for status in self._notes.statuses(session):
-            if status.state is TableState.LIVE and status.is_beside:
-                copy, target = self._places.copy_of(status.table), self._places.table(status.schema)
-                self._lock_before(session)
-                with self._sessions.errors(f"putting the copy of {status.table} in its place"):
-                    self._replace(session, target, copy)
-                with transaction(session):
-                    session.lock(self.owner)
-                    self._check_claim(session)
-                    self._notes.write_status(session, msgspec.structs.replace(status, is_beside=False))
-        self._is_settled = True
-
     def _replace(self, session: Session, target: Target, copy: Target) -> None:
         if self.dialect.existing(session, copy) is not None:  # or else it was done already
             has_table = self.dialect.existing(session, target) is not None
             for statement in self.dialect.replace(target, copy, has_table=has_table):
                 session.execute(statement)
         self._versions.clear()
+
+    # --- where DDL is no part of a transaction
+
+    def _settle(self, session: Session) -> dict[str, SinkRejected]:
+        """Undo changes whose commit never came, and put copies in their place whose commit did; also after a crash.
+
+        Returns what keeps live tables from it, by table. One that is not live is copied again, in any case.
+        """
+        if self._is_settled:
+            return {}
+        statuses = {status.table: status for status in self._notes.statuses(session)}
+        live = {table: status for table, status in statuses.items() if status.state is TableState.LIVE}
+        trouble: dict[str, SinkRejected] = {}
+        for table, undo in self._notes.undos(session).items():
+            with self._gathered(trouble, table, f"undoing a change of {table}"):
+                self._lock_before(session)
+                self._tables.take_back(session, undo)
+            if table not in trouble or table not in live:
+                self._write_settled(session, statuses[table])
+        for table, status in live.items():
+            if status.is_beside:
+                with self._gathered(trouble, table, f"putting the copy of {table} in its place"):
+                    self._put_in_place(session, status)
+        self._versions.clear()
+        self._is_settled = not trouble
+        return {table: error for table, error in trouble.items() if table in live}
+
+    def _put_in_place(self, session: Session, status: TableStatus) -> None:
+        copy, target = self._places.copy_of(status.table), self._places.table(status.schema)
+        self._lock_before(session)
+        if self.dialect.existing(session, copy) is not None:
+            self._tables.refuse_replacing(session, status.schema, target, copy)
+        self._replace(session, target, copy)
+        self._write_settled(session, msgspec.structs.replace(status, is_beside=False))
+        self._drop_copies(session, self._replaced(copy))
+
+    def _write_settled(self, session: Session, status: TableStatus) -> None:
+        with transaction(session):
+            session.lock(self.owner)
+            self._check_claim(session)
+            self._notes.write_status(session, status)
+            self._notes.write_undo(session, status.table, None)
+
+    @contextmanager
+    def _gathered(self, trouble: dict[str, SinkRejected], table: str, doing: str) -> Iterator[None]:
+        """What is refused inside is the table's own trouble, and keeps nobody else waiting."""
+        try:
+            with _trouble_of(table), self._sessions.errors(doing):
+                yield
+        except SinkRejected as error:
+            trouble[table] = error
+
+    def _refuse_unsettled(self, session: Session, batch: Batch) -> None:
+        """Raise the trouble of a live table, unless the batch sets it aside."""
+        aside = {status.table for status in batch.tables if status.state is not TableState.LIVE}
+        for table, error in self._settle(session).items():
+            if table not in aside:
+                raise error
+
+    def _settle_after(self, session: Session) -> None:
+        """After a commit, which must not pass for a refused one: trouble is the next one's, and to be met soon."""
+        for error in self._settle(session).values():
+            raise SinkUnavailable(str(error), hint=error.hint) from error
 
     def chunk_form(self, schema: TableSchema) -> str:
         types = [column.type for column in schema.columns]
@@ -535,16 +620,22 @@ class SqlSink(Sink):
     # --- tables
 
     def takes_in_place(self, evolved: Evolved) -> bool:
-        with self._sessions.look(f"looking at the table of {evolved.schema.table}") as session:
-            before, after = self._map.schema(evolved.before), self._map.schema(evolved.schema)
-            targets = self._places.table(evolved.before), self._places.table(evolved.schema)
-            return self._tables.can_take_in(session, before, after, *targets, self._fills(evolved))
+        looking = f"looking at the table of {evolved.schema.table}"
+        if not self._is_settled:
+            with self._sessions.use(looking) as session:
+                self._create_notes(session)
+                self._settle(session)
+        with self._sessions.look(looking) as session:
+            return self._tables.can_take_in(session, *self._versions_of(evolved), self._fills(evolved))
 
     def _take_in(self, session: Session, evolved: Evolved) -> None:
-        before, after = self._map.schema(evolved.before), self._map.schema(evolved.schema)
-        targets = self._places.table(evolved.before), self._places.table(evolved.schema)
-        self._tables.take_in(session, before, after, *targets, self._fills(evolved))
+        self._tables.take_in(session, *self._versions_of(evolved), self._fills(evolved))
         self._versions.clear()
+
+    def _versions_of(self, evolved: Evolved) -> tuple[TableSchema, TableSchema, Target, Target]:
+        """Before and after, in the sink's names; and where the table is."""
+        schemas = self._map.schema(evolved.before), self._map.schema(evolved.schema)
+        return *schemas, self._places.table(evolved.before), self._places.table(evolved.schema)
 
     def _fills(self, evolved: Evolved) -> dict[str, str | None]:
         """By column of the sink: the value of old rows as SQL, None where there is no SQL of it."""
@@ -573,7 +664,7 @@ class SqlSink(Sink):
         """Our own tables, made once; tasks take it from the driver that they are there."""
         if self._has_notes:
             return
-        if not self._notes.exists(session):
+        if not self._notes.is_complete(session):
             with transaction(session):
                 session.lock("tailrace")
                 self._notes.create(session)
@@ -613,8 +704,10 @@ class SqlSink(Sink):
         self._drop(session, staged + litter)
 
     def _drop(self, session: Session, staged: list[str]) -> None:
+        """What can not be dropped is left for the next `clean`: a commit that was done must not fail for it."""
         for name in staged:
-            self.dialect.drop_staged(session, name)
+            with suppress(SinkRejected), self._sessions.errors("removing what was staged"):
+                self.dialect.drop_staged(session, name)
 
 
 def _is_gone(status: TableStatus) -> bool:

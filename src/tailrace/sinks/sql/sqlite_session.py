@@ -28,7 +28,8 @@ from tailrace.sinks.sql.staged import Relation, StagedRows
 BUSY_SECONDS = 10  # then the supervisor says so, and tries again
 LOAD_BUSY_SECONDS = 60  # of a task, which waits for the chunks that other tasks load
 STEPS = 10_000  # of SQLite's machine between two looks at the clock
-_SETTINGS = ("journal_mode=WAL", "synchronous=FULL", "cache_size=-65536", "temp_store=MEMORY")
+_SETTINGS = ("journal_mode=WAL", "synchronous=FULL", "cache_size=-65536", "temp_store=MEMORY", "foreign_keys=OFF")
+"""Foreign keys are for those who enforce them: rows of ours that go for a moment take nobody's along."""
 _RETRIED = ("locked", "busy", "full", "disk i/o")
 
 

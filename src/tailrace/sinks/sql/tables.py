@@ -13,8 +13,9 @@ import msgspec
 from tailrace.errors import SinkRejected
 from tailrace.model.lifecycle import TableState, TableStatus
 from tailrace.model.schema import TableSchema, counterpart, renamed_columns
-from tailrace.sinks.sql.dialect import Dialect, ExistingTable, Session, Target
+from tailrace.sinks.sql.dialect import Dialect, ExistingTable, Reference, Session, Target, Undo
 from tailrace.sinks.sql.merging import exchange
+from tailrace.sinks.sql.references import leads_to, refuse_deleting, refuse_replacing, with_action
 
 NOTE = "made by tailrace for "
 
@@ -43,6 +44,8 @@ class SinkTables:
             return
         if problem is not None:
             raise problem
+        if clear and session.execute(f"SELECT 1 FROM {table} LIMIT 1"):
+            refuse_deleting(self._dialect, session, schema, target)
         if clear:
             self._dialect.clear(session, table)
         self._add_columns(session, schema, target, existing)
@@ -72,7 +75,9 @@ class SinkTables:
             problem = self._misfit(schema, target, existing)
             if problem is not None and not is_ours:
                 raise problem
-            if problem is None:
+            if problem is not None:
+                self.refuse_replacing(session, schema, target, copy)
+            else:
                 types = {_folded(self._dialect, column.name): column.type for column in existing.columns}
         session.execute(f"DROP TABLE IF EXISTS {self._dialect.qualified(copy)}")
         self.create(session, schema, copy, has_key=not self._dialect.builds_keys_late, types=types)
@@ -96,10 +101,36 @@ class SinkTables:
         assert existing is not None
         key = _folded_set(self._dialect, schema.key)
         is_plain = all(_folded_set(self._dialect, names) == key for names in existing.unique)
+        if key and not is_plain and (leading := with_action(self._dialect, session, target)):
+            self._exchange_by_key(session, schema, target, copy, leading[0])
+            return True
+        if not key:
+            refuse_deleting(self._dialect, session, schema, target)
         table, source = self._dialect.qualified(target), self._dialect.qualified(copy)
         for statement in exchange(self._dialect, table, source, schema, is_plain=is_plain):
             session.execute(statement)
         return True
+
+    def _exchange_by_key(
+        self, session: Session, schema: TableSchema, target: Target, copy: Target, leading: Reference
+    ) -> None:
+        """No row goes that comes back: `leading` would take rows of others along."""
+        table, source = self._dialect.qualified(target), self._dialect.qualified(copy)
+        try:
+            for statement in exchange(self._dialect, table, source, schema, is_plain=False, keeps_rows=True):
+                session.execute(statement)
+        except Exception as error:
+            found = self._dialect.explain(error)
+            if found is None or not found.is_duplicate:
+                raise
+            why = f"would change rows of its own while rows of {target} exchange what is unique in them"
+            raise leads_to(schema, leading, why) from error
+
+    def refuse_replacing(self, session: Session, schema: TableSchema, target: Target, copy: Target) -> None:
+        """Raise if something of somebody else's keeps a copy from taking the place of a table."""
+        replaced = self._dialect.replaced(copy)
+        for place in [target, *([replaced] if replaced is not None else [])]:
+            refuse_replacing(self._dialect, session, schema, place)
 
     # --- changes in place
 
@@ -119,6 +150,9 @@ class SinkTables:
         if new_target != target and not self._can_move(session, target, new_target):
             return False
         there, renamed = _folded_names(self._dialect, existing), renamed_columns(before, after)
+        kept = [known.name for column in after.columns if (known := counterpart(before, column)) is not None]
+        if any(_folded(self._dialect, name) not in there for name in kept):
+            return False
         came = [column.name for column in after.columns if counterpart(before, column) is None]
         if any(_folded(self._dialect, name) in there for name in (*renamed.values(), *came)):
             return False  # the column of a name that the source dropped is kept, with its values and its default
@@ -143,29 +177,69 @@ class SinkTables:
         new_target: Target,
         fills: Mapping[str, str | None],
     ) -> None:
-        """Change the table from one version to another, its rows in place. May be repeated."""
+        """Change the table from one version to another, its rows in place."""
         check_names(self._dialect, after, new_target)
         if target != new_target and self._dialect.existing(session, target) is not None:
             for statement in self._dialect.move(target, new_target):
                 session.execute(statement)
         table = self._dialect.qualified(new_target)
-        for old, new in self._renames(session, before, after, new_target):
-            names = self._dialect.quote(old), self._dialect.quote(new)
-            session.execute(f"ALTER TABLE {table} RENAME COLUMN {names[0]} TO {names[1]}")
         existing = self._dialect.existing(session, new_target)
         if existing is None:
             raise gone(after, new_target)
+        kept = tuple(column for column in before.columns if counterpart(after, column) is not None)
+        self._refuse_lost(msgspec.structs.replace(before, columns=kept), before, new_target, existing)
+        for old, new in renamed_columns(before, after).items():
+            self._rename_column(session, new_target, old, new)
+        existing = self._dialect.existing(session, new_target)
+        assert existing is not None
         self._widen(session, after, table, existing)
         self._add_columns(session, after, new_target, existing, fills)
 
-    def _renames(
-        self, session: Session, before: TableSchema, after: TableSchema, target: Target
-    ) -> list[tuple[str, str]]:
-        """The columns that are still to be renamed."""
+    def _rename_column(self, session: Session, target: Target, old: str, new: str) -> None:
+        table, names = self._dialect.qualified(target), (self._dialect.quote(old), self._dialect.quote(new))
+        session.execute(f"ALTER TABLE {table} RENAME COLUMN {names[0]} TO {names[1]}")
+
+    def undo_of(
+        self, session: Session, before: TableSchema, after: TableSchema, target: Target, new_target: Target
+    ) -> Undo | None:
+        """What takes back a `take_in` that is about to begin; None if there is no table."""
         existing = self._dialect.existing(session, target)
+        if existing is None:
+            return None
+        there, renamed = _folded_names(self._dialect, existing), renamed_columns(before, after)
+        there |= _folded_set(self._dialect, renamed.values())
+        added = (name for name in self._dialect.declared(after) if _folded(self._dialect, name) not in there)
+        return Undo(target, new_target, renamed, tuple(added))
+
+    def take_back(self, session: Session, undo: Undo) -> None:
+        """Undo a `take_in`, however far it came: columns have their names of before, those that came are gone.
+
+        Types that hold more stay. May be repeated.
+        """
+        if undo.target != undo.moved_to and self._dialect.existing(session, undo.target) is None:
+            if self._dialect.existing(session, undo.moved_to) is None:
+                return
+            for statement in self._dialect.move(undo.moved_to, undo.target):
+                session.execute(statement)
+        existing = self._dialect.existing(session, undo.target)
         there = set() if existing is None else _folded_names(self._dialect, existing)
-        pairs = renamed_columns(before, after).items()
-        return [(old, new) for old, new in pairs if _folded(self._dialect, old) in there]
+        for old, new in undo.renamed.items():
+            if _folded(self._dialect, new) in there and _folded(self._dialect, old) not in there:
+                self._rename_column(session, undo.target, new, old)
+        table = self._dialect.qualified(undo.target)
+        for name in undo.added:
+            if _folded(self._dialect, name) in there:
+                session.execute(f"ALTER TABLE {table} DROP COLUMN {self._dialect.quote(name)}")
+
+    def _refuse_lost(self, schema: TableSchema, known: TableSchema, target: Target, existing: ExistingTable) -> None:
+        """Raise if the table lacks a column that its rows had: a new one would be empty."""
+        there = _folded_names(self._dialect, existing)
+        for column in schema.columns:
+            if counterpart(known, column) is not None and _folded(self._dialect, column.name) not in there:
+                raise SinkRejected(
+                    f"column {column.name} of table {target} is gone from the sink: somebody dropped or renamed it",
+                    hint=f"run `tailrace snapshot {schema.table}`, which copies the table again",
+                )
 
     def _widen(self, session: Session, schema: TableSchema, table: str, existing: ExistingTable) -> None:
         types = {_folded(self._dialect, column.name): column.type for column in existing.columns}
@@ -200,6 +274,8 @@ class SinkTables:
         if problem is not None:
             raise problem
         self._is_ours(session, existing, target)
+        if status is not None and status.state is TableState.LIVE:
+            self._refuse_lost(schema, status.schema, target, existing)
         self._add_columns(session, schema, target, existing)
         return self._dialect.is_single_key(existing, schema)
 
