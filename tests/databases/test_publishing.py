@@ -328,3 +328,19 @@ def test_a_whole_run_takes_the_inserts_of_a_table_without_identity_and_does_not_
         assert pipeline.ended() == 0, pipeline.output
     with closing(sqlite3.connect(replica)) as copy:
         assert copy.execute("SELECT id, n FROM late").fetchall() == [(1, 1)]
+
+
+def test_a_root_without_key_and_partitions_does_not_keep_the_application_from_its_first_partition(
+    url: str, make: Callable[..., PostgresSource]
+) -> None:
+    """Nobody knows yet whether that one will have an identity; that of a keyed root will."""
+    execute(
+        url,
+        "CREATE TABLE coming (id int, n int) PARTITION BY RANGE (id)",
+        "CREATE TABLE sure (id int PRIMARY KEY, n int) PARTITION BY RANGE (id)",
+    )
+    make().prepare()
+    assert (members(url, MAIN), members(url, INSERTS)) == ({"sure"}, {"coming"})
+    for table in ("coming", "sure"):
+        execute(url, f"CREATE TABLE {table}_1 PARTITION OF {table} FOR VALUES FROM (0) TO (10)")
+        write(url, table)

@@ -35,6 +35,11 @@ part (root, oid) AS (
 `pg_partition_tree` would lock them.
 """
 
+HAS_KEY = """
+EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate AND i.indisvalid)
+"""
+"""Of a partitioned table its partitions inherit it."""
+
 IDENTIFIES = """
 CASE c.relreplident WHEN 'f' THEN true ELSE EXISTS (
     SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisunique AND i.indimmediate AND i.indisvalid

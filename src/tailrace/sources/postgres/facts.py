@@ -14,6 +14,7 @@ import psycopg
 
 from tailrace.config import TablePatterns
 from tailrace.sources.postgres.catalog import (
+    HAS_KEY,
     IDENTIFIES,
     IS_PUBLISHED,
     PARTS,
@@ -80,7 +81,7 @@ FROM {PUBLISHED} WHERE p.pubname = %s
 _PARTS = f"""
 WITH RECURSIVE {PARTS}
 SELECT part.root::bigint, n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence = 'u',
-    EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate AND i.indisvalid),
+    {HAS_KEY},
     {IDENTIFIES},
     has_table_privilege(c.oid, 'SELECT'), has_schema_privilege(n.oid, 'USAGE'), pg_has_role(c.relowner, 'USAGE'),
     row_security_active(c.oid)

@@ -21,7 +21,7 @@ from tailrace.config import TablePatterns
 from tailrace.errors import SourceRefused
 from tailrace.model.names import table_name
 from tailrace.sources.base import Published
-from tailrace.sources.postgres.catalog import IDENTIFIES, IS_TABLE, PARTS
+from tailrace.sources.postgres.catalog import HAS_KEY, IDENTIFIES, IS_TABLE, PARTS
 
 LOCK_TIMEOUT_MS = 2_000  # longer than the second after which the server ends an autovacuum that is in the way
 HOLDING_TIMEOUT_MS = 10  # for what comes after the tables' locks, such as the publication's: far below deadlock_timeout
@@ -44,7 +44,7 @@ safe (root, is_safe) AS (
     SELECT part.root, bool_and({IDENTIFIES}) FROM part JOIN pg_class c ON c.oid = part.oid
     WHERE c.relkind = 'r' AND c.relpersistence = 'p' GROUP BY part.root
 )
-SELECT n.nspname::text, c.relname::text, c.oid::bigint, c.relpersistence = 'p', coalesce(safe.is_safe, true),
+SELECT n.nspname::text, c.relname::text, c.oid::bigint, c.relpersistence = 'p', coalesce(safe.is_safe, {HAS_KEY}),
     ARRAY(SELECT p.pubname::text FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
         WHERE r.prrelid = c.oid AND p.pubname = ANY (%(names)s)),
     EXISTS (SELECT FROM pg_publication p WHERE p.pubname = ANY (%(names)s) AND (p.puballtables
