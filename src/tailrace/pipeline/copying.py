@@ -173,16 +173,16 @@ class CopyLane:
         with self.source.export_snapshot() as snapshot:
             # again: what became of a table in between may be in the snapshot's rows, or not
             present = {facts.schema.table: facts for facts in self.source.facts()}
+            same = [status for status in statuses if _is_same(before[status.table], present.get(status.table))]
             work: list[ChunkWork] = []
-            for status in statuses:
-                if _is_same(before[status.table], present.get(status.table)):
-                    work += self._planned(status, before[status.table], marks.get(status.table, []), snapshot)
+            for status in same:
+                work += self._planned(status, before[status.table], marks.get(status.table, []), snapshot)
             failpoints.reached("snapshot-planned")
             loaded = (
                 load_chunks(self.sink.spark, self.source, self.sink.sink, snapshot.id, work, self._pool) if work else []
             )
         failpoints.reached("snapshot-finished")
-        self._finish([status.table for status in statuses], snapshot, loaded)
+        self._finish([status.table for status in same], snapshot, loaded)
 
     def _planned(
         self, status: TableStatus, facts: TableFacts, marks: list[ChunkMark], snapshot: ExportedSnapshot
