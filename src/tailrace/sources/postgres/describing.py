@@ -77,7 +77,8 @@ class Known(NamedTuple):
 class Doubt(NamedTuple):
     """A Relation message that is not sure. Transactions that commit after `until` are: they know the catalog of then.
 
-    Whoever alters a table waits for those who have written to it, and lets nobody write before he has committed.
+    Whoever alters a table waits for those who have written to it, and lets nobody write before he has committed. The
+    message is empty if it is not what the table is now: then another one comes before the next change.
     """
 
     message: bytes
@@ -135,7 +136,9 @@ class Descriptions:
         known = self._known.get(relation.id)
         numbers = {column.name: column.number for column in _columns(connection, relation.id) if not column.is_dropped}
         self._known[relation.id] = Known(numbers, known.key if known else ())
-        self._doubts[relation.id] = Doubt(message, offset, parse_lsn(current_position(connection)))
+        is_present = all(name in numbers for _, name, _, _ in relation.columns)
+        until = parse_lsn(current_position(connection))
+        self._doubts[relation.id] = Doubt(message if is_present else b"", offset, until)
 
     @property
     def has_doubts(self) -> bool:
@@ -143,8 +146,8 @@ class Descriptions:
 
     def settle(self, transaction: Transaction) -> list[TableSchema]:
         """Tables whose last description was not sure, as they are in a transaction that begins, and that may be."""
-        doubts = [doubt for doubt in self._doubts.values() if doubt.until < transaction.position and transaction.xid]
-        return [self.resolve(doubt.message, doubt.offset, transaction) for doubt in doubts]
+        open_ = [doubt for doubt in self._doubts.values() if doubt.message and doubt.until < transaction.position]
+        return [self.resolve(doubt.message, doubt.offset, transaction) for doubt in open_ if transaction.xid]
 
     def define(self, schema: TableSchema, offset: int) -> Definition | None:
         """The new definition, or None when the server only repeats what we know."""
