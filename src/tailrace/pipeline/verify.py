@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailrace import config, registry
-from tailrace.errors import DecodeError, SinkRejected, SinkUnavailable, ValueRefused
+from tailrace.errors import DecodeError, OffsetGone, SinkRejected, SinkUnavailable, ValueRefused
 from tailrace.log.reader import LogReader
 from tailrace.log.storage import Storage
 from tailrace.model.lifecycle import TableState, TableStatus
@@ -160,7 +160,10 @@ def _is_met(
     log = LogReader(Storage(pipeline.state).folder(LOG))
     while not _has_captured(log, source, snapshot.position):
         _wait_a_little(deadline, f"the change log to reach {snapshot.position}")
-    target = offset_seen(log, source, snapshot)
+    try:
+        target = offset_seen(log, source, snapshot)
+    except OffsetGone:  # all sinks had it, and it was removed under our eyes
+        return False
     if target is None:
         return False
     hold.place(target)
