@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tailrace.log.reader import LogReader
 from tailrace.log.storage import Storage
 from tailrace.log.writer import LogWriter
 from tailrace.pipeline.moments import offset_seen
+from tailrace.pipeline.verify import _is_met
 from tailrace.sources.base import ExportedSnapshot, Visibility
 from tailrace.sources.postgres import pgoutput
 from tailrace.sources.postgres.positions import format_lsn
@@ -78,3 +80,20 @@ def test_what_was_committed_long_ago_is_not_read_again(source: Any, tmp_path: Pa
     feed.append(*messages.transaction(xid=701, at=0x2000, time_us=messages.NOON_US + 3_600_000_000))
     assert seen(source, LogReader(storage), "700:702:700", 0x5000) == 4
     assert np.array_equal(source.is_visible(np.array([700, 701]), Visibility("700:702:700")), [False, True])
+
+
+def test_a_segment_that_is_removed_while_it_is_looked_at_is_no_error(
+    source: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All sinks had it: a later snapshot will do."""
+    pipeline = config.Pipeline("any", config.Source("postgresql://nowhere", ("*.*",)), {}, state=str(tmp_path))
+    storage = Storage(str(tmp_path)).folder("log")
+    feed = messages.Feed(LogWriter.create(storage, None, "0/100"), {})
+    for number in range(2):
+        feed.append(*messages.transaction(xid=700 + number, at=0x1000 * (number + 1)))
+    listed = LogReader(storage).names()
+    monkeypatch.setattr(LogReader, "names", lambda _: listed)
+    storage.delete(str(listed[0]))
+    nobody: Any = None
+    snapshot = ExportedSnapshot("any", Visibility("702:702:"), "0/2008")
+    assert not _is_met(pipeline, source, nobody, nobody, snapshot, math.inf)

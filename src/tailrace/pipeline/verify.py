@@ -176,7 +176,10 @@ def _is_met(
 
 def _has_captured(log: LogReader, source: Source, position: str) -> bool:
     names = [name for name in log.names() if name.committed >= name.first]
-    return bool(names) and source.reached(log.header(names[-1]).position, position)
+    try:
+        return bool(names) and source.reached(log.header(names[-1]).position, position)
+    except OffsetGone:  # there is a newer one by now
+        return False
 
 
 def _wait_a_little(deadline: float, what: str) -> None:
