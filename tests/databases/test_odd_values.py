@@ -162,12 +162,13 @@ def test_odd_values_arrive_in_every_sink_by_copy_and_by_either_stream(setting: S
 
 
 def _rename_what_is_printed(setting: Setting, pipeline: RunningPipeline) -> None:
-    """No row changes, so none is sent: the sinks have the texts of their time, and `verify` says so."""
+    """No row changes, so none is sent: the sinks have the names of their time, and `verify` says so.
+
+    A composite that gets an attribute is another text in every row: its table is copied again.
+    """
     setting.execute(
         "ALTER VIEW seen RENAME TO viewed",
-        "ALTER TYPE spot RENAME ATTRIBUTE x TO y",
-        "ALTER TYPE spot ADD ATTRIBUTE z int",
-        "INSERT INTO text_only VALUES (3, '(3,fine,3)', 'viewed')",
+        "INSERT INTO text_only VALUES (3, '(3,fine)', 'viewed')",
         "UPDATE text_only SET id = id WHERE id = 1",
     )
     wait_until_current(pipeline, setting.file, setting.url, SINKS)
@@ -177,6 +178,6 @@ def _rename_what_is_printed(setting: Setting, pipeline: RunningPipeline) -> None
     assert [words[:2] + words[5:6] for words in different] == [
         [sink, "public.text_only", "2"] for sink in sorted(SINKS)
     ]
-    setting.execute("UPDATE text_only SET id = id")
-    wait_until_current(pipeline, setting.file, setting.url, SINKS)
+    setting.execute("ALTER TYPE spot RENAME ATTRIBUTE x TO y", "ALTER TYPE spot ADD ATTRIBUTE z int")
+    pipeline.wait_for(lambda: tailrace("verify", setting.file).returncode == 0, "the copies", seconds=300)
     setting.assert_same()
