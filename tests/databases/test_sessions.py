@@ -233,9 +233,9 @@ def test_a_whole_run_and_its_verify_pass_by_a_lock_and_a_database_that_is_impati
             owner.execute("LOCK TABLE other, aside IN ACCESS EXCLUSIVE MODE")
             found = in_time(lambda: tailrace("verify", file), 240)
             owner.rollback()
-        assert found.returncode == 1
+        assert found.returncode == 1, found.stdout + found.stderr
         lines = {line.split()[1]: line for line in found.stdout.splitlines()[1:]}
-        assert "yes" in lines["public.items"]
+        assert "yes" in lines["public.items"], found.stdout + found.stderr
         assert "is locked" in found.stdout
         assert pipeline.stop() == 0, pipeline.output
     content.assert_same(content.sqlite_differences(postgres_url, tmp_path / "replica.db", tables=["public.items"]))
