@@ -135,6 +135,12 @@ def test_a_server_restored_from_a_copy_that_is_older_than_what_was_captured_is_r
     execute(server.url, "INSERT INTO items SELECT n, repeat('x', 100) FROM generate_series(100, 5000) n")
     assert reached(position_of(server.url), end)
     assert_refused(file, "restored|ends at|another way")
+    with psycopg.connect(server.url, autocommit=True) as connection:  # by now it has had as many transactions as well
+        for n in range(5001, 5050):
+            connection.execute("INSERT INTO items VALUES (%s, 'of another past')", [n])
+    assert_refused(file, "which was read already, is not in its log: it was restored")
+    shutil.rmtree(tmp_path / "state")
+    assert_refused(file, "which was read already, is not in its log: it was restored")
 
 
 def has_slot(standby: PostgresServer) -> bool:

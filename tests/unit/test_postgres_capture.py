@@ -36,11 +36,11 @@ class StreamStub:
     server_end = 0
 
     def __init__(self) -> None:
-        self.opened: list[tuple[int, bool]] = []
+        self.opened: list[tuple[str, bool]] = []
 
-    def open(self, start: int, *, binary: bool, known: object = None) -> StreamStub:
-        self.opened.append((start, binary))
-        return self
+    def open(self, after: str, *, binary: bool, known: SourceIdentity) -> tuple[StreamStub, SourceIdentity]:
+        self.opened.append((after, binary))
+        return self, known
 
     def close(self) -> None:
         pass
@@ -115,7 +115,7 @@ def test_a_binary_stream_hands_out_what_lies_before_a_type_that_it_can_not_decod
         *before, *transaction(insert(5, b"\0\0\0\2"), WITH_MONEY, insert(5, b"\0\0\0\3", b"x"), at=0x20)
     )
     assert (frames.first, frames.last) == (1, len(before))
-    assert capture._stream.opened == [(0x18, False)]
+    assert capture._stream.opened == [("0/18", False)]
     assert [remark.split(" ")[0] for remark in capture.remarks()] == ["public.a.m"]
     assert capture.remarks() == []
     again = capture.index(*transaction(NAMED, insert(5, "2"), WITH_MONEY, insert(5, "3", "$1.00"), at=0x20))

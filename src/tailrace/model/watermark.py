@@ -10,7 +10,8 @@ class SourceIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `system` is the server's own number, `branch` the line of its history (PostgreSQL: the timeline), `database` and
     `slot` are what was read on it. `newest` is the last transaction that was: a server that was restored, and has gone
-    on from there, may have come as far again without it.
+    on from there, may have come as far again without it. `life` is the server's own since it was started: within one
+    life its past can not become another.
     """
 
     system: str
@@ -18,6 +19,7 @@ class SourceIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     database: str
     slot: str
     newest: str = ""
+    life: str = ""
 
 
 class Watermark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

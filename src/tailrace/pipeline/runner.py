@@ -192,7 +192,7 @@ class Runner:
         for name in self.sinks.keys() - self._absent.keys():
             marks += self._marks(name)
         for known, position in {(mark.source, mark.position) for mark in marks if mark.source is not None}:
-            self.source.check_same(known, position)
+            self.source.check_same(known, position, self._leave_if_stopping)
         self._identity = self.source.identify()
         for name in self.sinks.keys() - self._absent.keys():
             self._refuse_source(name)

@@ -162,8 +162,11 @@ class Source(Protocol):
 
     def preflight(self) -> list[Finding]: ...
     def identify(self) -> SourceIdentity: ...
-    def check_same(self, known: SourceIdentity, position: str) -> SourceIdentity:
-        """The present identity, or SourceChanged if what `known` had up to `position` is not this source's past."""
+    def check_same(self, known: SourceIdentity, position: str, on_wait: Callable[[], None] = ...) -> SourceIdentity:
+        """The present identity, or SourceChanged if what `known` had up to `position` is not this source's past.
+
+        That may take as long as the source needs to read its own log: `on_wait` is called every moment, and may raise.
+        """
 
     def prepare(self, on_wait: Callable[[list[str]], None], on_create: Callable[[], None]) -> str:
         """Make sure that slot and publication are there; the position from which the source can still stream.

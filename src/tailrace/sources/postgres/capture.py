@@ -28,7 +28,7 @@ from tailrace.sources.postgres import pgoutput
 from tailrace.sources.postgres.connection import connect, source_errors
 from tailrace.sources.postgres.departed import Departed, Described
 from tailrace.sources.postgres.describing import Descriptions, Transaction
-from tailrace.sources.postgres.identity import newest
+from tailrace.sources.postgres.identity import Newest, identity_of
 from tailrace.sources.postgres.lanes import Bytes, Integers, big_endian
 from tailrace.sources.postgres.pgoutput import LARGE, OpenTransaction
 from tailrace.sources.postgres.positions import format_lsn, parse_lsn
@@ -36,6 +36,7 @@ from tailrace.sources.postgres.publications import existing
 from tailrace.sources.postgres.replication import ReplicationStream
 from tailrace.sources.postgres.slots import read_slot
 from tailrace.sources.postgres.types import has_binary_decoder
+from tailrace.sources.postgres.witness import check_same_past
 
 STATUS_SECONDS = 1.0
 RELEASE_SECONDS = 10.0  # within which a server notices that a slot's reader is gone
@@ -77,9 +78,8 @@ class PostgresCapture(Capture):
         known: SourceIdentity | None = None,
     ) -> None:
         self._url = url
-        self._open_stream = functools.partial(ReplicationStream, url, slot, publications)
-        self._stream = self._open_stream(parse_lsn(after), binary=binary, known=known)
-        self.identity = self._stream.identity
+        self._connect = functools.partial(ReplicationStream, url, slot, publications)
+        self._stream, self.identity = self._open_stream(after, binary=binary, known=known)
         self._is_binary = binary
         self._messages: list[Any] = []
         self._large: list[int] = []  # which of them are large
@@ -96,6 +96,18 @@ class PostgresCapture(Capture):
         self._has_asked = False
         self._absent, self._looked_at = absent, time.monotonic()
         self._tables = Descriptions(url, described, self._horizon_of(slot, after))
+
+    def _open_stream(
+        self, after: str, *, binary: bool, known: SourceIdentity | None
+    ) -> tuple[ReplicationStream, SourceIdentity]:
+        stream = self._connect()
+        try:
+            identity = check_same_past(stream, known, after) if known else identity_of(stream.pgconn, stream.slot)
+            stream.start(parse_lsn(after), binary=binary)
+        except BaseException:
+            stream.close()
+            raise
+        return stream, identity
 
     def _horizon_of(self, slot: str, after: str) -> int:
         """The transactions before it had ended where the slot begins. Raises PositionLost if that is behind `after`.
@@ -166,9 +178,9 @@ class PostgresCapture(Capture):
         xids, ends = (frames.transactions.column(name).to_numpy() for name in ("xid", "end"))
         ended = np.flatnonzero((ends > 0) & (xids > 0))
         if len(ended):
-            row = int(ended[-1])
-            time_us = frames.transactions.column("time_us")[row].as_py()
-            self.identity = msgspec.structs.replace(self.identity, newest=newest(int(xids[row]), time_us))
+            names = ("xid", "time_us", "commit_position")
+            newest = Newest(*(frames.transactions.column(name)[int(ended[-1])].as_py() for name in names))
+            self.identity = msgspec.structs.replace(self.identity, newest=newest.text)
 
     def _go_on_as_text(self) -> None:
         """Begin again behind the last whole transaction. What is in the log of an unfinished one will be replaced."""
@@ -176,7 +188,8 @@ class PostgresCapture(Capture):
         deadline = time.monotonic() + RELEASE_SECONDS
         while True:
             try:
-                self._stream = self._open_stream(self._position, binary=False, known=self.identity)
+                after = format_lsn(self._position)
+                self._stream, self.identity = self._open_stream(after, binary=False, known=self.identity)
                 break
             except SourceUnavailable:
                 if time.monotonic() > deadline:

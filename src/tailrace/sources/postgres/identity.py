@@ -7,7 +7,7 @@ streams, so that no other server can be behind the same name a moment later.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from psycopg import pq
@@ -17,7 +17,10 @@ from tailrace.model.watermark import SourceIdentity
 from tailrace.sources.postgres.connection import connect
 from tailrace.sources.postgres.positions import parse_lsn
 
-_DATABASE = "SELECT oid FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()"
+_DATABASE = """
+SELECT oid, (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000)::bigint
+FROM pg_catalog.pg_database WHERE datname = pg_catalog.current_database()
+"""
 
 _COMMITTED = """
 SELECT pg_xact_status('{xid}'::xid8),
@@ -29,6 +32,23 @@ History = Callable[[str], list[tuple[str, str]]]
 """Of a timeline: the ones that it came from, each with the position where it was left."""
 
 
+class Newest(NamedTuple):
+    """The last transaction that was read. `commit` is the place of its commit; 0 was written by an older version."""
+
+    xid: int
+    time_us: int
+    commit: int
+
+    @property
+    def text(self) -> str:
+        """As an identity has it."""
+        return " ".join(map(str, self))
+
+
+def newest_of(known: SourceIdentity) -> Newest | None:
+    return Newest(*map(int, f"{known.newest} 0".split()[:3])) if known.newest else None
+
+
 def identify(url: str, slot: str) -> SourceIdentity:
     with connect(url, replication=True) as connection:
         return identity_of(connection.pgconn, slot)
@@ -36,44 +56,37 @@ def identify(url: str, slot: str) -> SourceIdentity:
 
 def identity_of(connection: Any, slot: str) -> SourceIdentity:
     """On a replication connection."""
-    [(system, timeline, _, name)] = _rows(connection, "IDENTIFY_SYSTEM")
-    [(oid,)] = _rows(connection, _DATABASE)
-    return SourceIdentity(system, timeline, f"{name} ({oid})", slot)
+    [(system, timeline, _, name)] = rows(connection, "IDENTIFY_SYSTEM")
+    [(oid, life)] = rows(connection, _DATABASE)
+    return SourceIdentity(system, timeline, f"{name} ({oid})", slot, life=life)
 
 
-def check_same(url: str, known: SourceIdentity, position: str) -> SourceIdentity:
-    """The present identity, if what was read up to `position` is still this database's own past; or SourceChanged."""
-    with connect(url, replication=True) as connection:
-        return check_same_on(connection.pgconn, known, position)
+def check_same(connection: Any, known: SourceIdentity, position: str) -> SourceIdentity:
+    """The present identity, if what was read up to `position` may be this database's own past; or SourceChanged.
 
-
-def check_same_on(connection: Any, known: SourceIdentity, position: str) -> SourceIdentity:
+    A copy that has gone on past that by itself, as far and with as many transactions, is for `witness` to tell.
+    """
     now = identity_of(connection, known.slot)
-    [(_, _, end, _)] = _rows(connection, "IDENTIFY_SYSTEM")
+    [(_, _, end, _)] = rows(connection, "IDENTIFY_SYSTEM")
     reason = difference(known, now, position, end, lambda timeline: _history(connection, timeline))
-    reason = reason or _stranger(connection, known.newest)
+    reason = reason or _stranger(connection, newest_of(known))
     if reason is not None:
         raise SourceChanged(f"the source is not the database that was read before: {reason}")
     return msgspec.structs.replace(now, newest=known.newest)
 
 
-def newest(xid: int, time_us: int) -> str:
-    """The last transaction that was read, as an identity has it."""
-    return f"{xid} {time_us}"
-
-
-def _stranger(connection: Any, last: str) -> str | None:
+def _stranger(connection: Any, last: Newest | None) -> str | None:
     """Why the server can not be the one that committed the transaction `last`; None if it can.
 
-    Without `track_commit_timestamp` another transaction may have got the same number: then it can not be told.
+    Without `track_commit_timestamp` another transaction may have got the same number: then it can not be told here.
     """
-    if not last:
+    if last is None:
         return None
-    xid, time_us = map(int, last.split())
-    [(next_,)] = _rows(connection, "SELECT pg_snapshot_xmax(pg_current_snapshot())")
+    xid, time_us, _ = last
+    [(next_,)] = rows(connection, "SELECT pg_snapshot_xmax(pg_current_snapshot())")
     age = (int(next_) - xid) % (1 << 32)
     is_future = age == 0 or age >= 1 << 31
-    status, at = ("", "") if is_future else _rows(connection, _COMMITTED.format(xid=int(next_) - age, short=xid))[0]
+    status, at = ("", "") if is_future else rows(connection, _COMMITTED.format(xid=int(next_) - age, short=xid))[0]
     if is_future or status == "aborted" or (at and abs(int(at) - time_us) > 1):
         return f"transaction {xid}, which was read already, was not committed there: it was restored from a backup"
     return None
@@ -103,12 +116,13 @@ def difference(known: SourceIdentity, now: SourceIdentity, position: str, end: s
 def _history(connection: Any, timeline: str) -> list[tuple[str, str]]:
     if timeline == "1":
         return []
-    [(_, content)] = _rows(connection, f"TIMELINE_HISTORY {int(timeline)}")
+    [(_, content)] = rows(connection, f"TIMELINE_HISTORY {int(timeline)}")
     lines = [line.split() for line in content.splitlines() if line.strip() and not line.startswith("#")]
     return [(parent, left) for parent, left, *_ in lines]
 
 
-def _rows(connection: Any, command: str) -> list[tuple[str, ...]]:
+def rows(connection: Any, command: str) -> list[tuple[str, ...]]:
+    """What a command of the replication protocol, or a query, answers."""
     result = connection.exec_(command.encode())
     if result.status != pq.ExecStatus.TUPLES_OK:
         reason = result.error_message.decode(errors="replace").strip()

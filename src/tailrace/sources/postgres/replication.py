@@ -17,9 +17,7 @@ import psycopg
 from psycopg import pq
 
 from tailrace.errors import PositionLost, SourceRefused, SourceUnavailable
-from tailrace.model.watermark import SourceIdentity
 from tailrace.sources.postgres.connection import connect, server_of
-from tailrace.sources.postgres.identity import check_same_on, identity_of
 from tailrace.sources.postgres.pgoutput import EPOCH_US
 from tailrace.sources.postgres.positions import format_lsn
 
@@ -33,44 +31,46 @@ BURST_BYTES = 8 << 20  # and their size, give or take the last one
 
 
 class ReplicationStream:
-    """An open stream on one slot. `server_end` is how far the server says its log goes for us."""
+    """A connection for one slot, and the stream on it. `server_end` is how far the server says its log goes for us."""
 
-    def __init__(
-        self,
-        url: str,
-        slot: str,
-        publications: Sequence[str],
-        start: int,
-        *,
-        binary: bool,
-        known: SourceIdentity | None = None,
-    ) -> None:
-        self._url, self._publications = url, publications
+    def __init__(self, url: str, slot: str, publications: Sequence[str]) -> None:
+        self._url, self.slot, self._publications = url, slot, publications
         self._connection = connect(url, replication=True, application=f"tailrace {slot}")
-        self._pg = self._connection.pgconn
-        self.server_end = start
+        self.pgconn = self._connection.pgconn
+        self.server_end = 0
         self.is_reply_requested = False
-        self.identity = (
-            identity_of(self._pg, slot) if known is None else check_same_on(self._pg, known, format_lsn(start))
-        )
-        self._start(slot, publications, start, binary)
 
-    def _start(self, slot: str, publications: Sequence[str], start: int, binary: bool) -> None:
-        quoted = ",".join('"' + name.replace('"', '""') + '"' for name in publications)
+    def start(self, start: int, *, binary: bool) -> None:
+        """Stream the transactions that commit at `start` or later."""
+        self.server_end = start
+        quoted = ",".join('"' + name.replace('"', '""') + '"' for name in self._publications)
         options = ["proto_version '1'", f"publication_names '{quoted.replace(chr(39), chr(39) * 2)}'"]
         if binary:
             options.append("binary 'true'")
-        command = f'START_REPLICATION SLOT "{slot}" LOGICAL {format_lsn(start)} ({", ".join(options)})'
-        result = self._pg.exec_(command.encode())
+        command = f'START_REPLICATION SLOT "{self.slot}" LOGICAL {format_lsn(start)} ({", ".join(options)})'
+        result = self.pgconn.exec_(command.encode())
         if result.status != pq.ExecStatus.COPY_BOTH:
-            raise _start_error(slot, server_of(self._url), result)
+            raise _start_error(self.slot, server_of(self._url), result)
+
+    def another(self) -> ReplicationStream:
+        """On a connection of its own."""
+        return ReplicationStream(self._url, self.slot, self._publications)
+
+    def end(self) -> None:
+        """End the stream, and drop what is on its way: afterwards another one has the slot at once."""
+        self.pgconn.put_copy_end()
+        self.pgconn.flush()
+        while self.pgconn.get_copy_data(0)[0] > 0:
+            pass
+        while self.pgconn.get_result() is not None:
+            pass
 
     def read(self, messages: list[Any]) -> int:
         """Append the messages that are here already, a burst at the most; returns their size in bytes.
 
         A message larger than BURST_BYTES is the last one of its burst.
         """
-        get, append = self._pg.get_copy_data, messages.append
+        get, append = self.pgconn.get_copy_data, messages.append
         size = 0
         for _ in range(BURST):
             length, data = get(1)
@@ -90,11 +90,11 @@ class ReplicationStream:
 
     def wait(self, seconds: float, *wake: Any) -> bool:
         """Wait until something arrives, at most `seconds`; true if there is something to read on the stream."""
-        socket = self._pg.socket
+        socket = self.pgconn.socket
         ready, _, _ = select.select([socket, *wake], [], [], seconds)
         if socket in ready:
             try:
-                self._pg.consume_input()
+                self.pgconn.consume_input()
             except psycopg.Error as error:
                 raise SourceUnavailable(f"PostgreSQL at {server_of(self._url)} went away: {error}".strip()) from error
             return True
@@ -107,8 +107,8 @@ class ReplicationStream:
     def send_status(self, received: int, confirmed: int, *, wants_reply: bool = False) -> None:
         """Tell the server what we have (`received`) and what it may forget (`confirmed`)."""
         now = int(time.time() * 1_000_000) - EPOCH_US
-        self._pg.put_copy_data(_STATUS.pack(b"r", received, confirmed, confirmed, now, wants_reply))
-        self._pg.flush()
+        self.pgconn.put_copy_data(_STATUS.pack(b"r", received, confirmed, confirmed, now, wants_reply))
+        self.pgconn.flush()
         self.is_reply_requested = False
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ class ReplicationStream:
         """Why there is no stream any more: the server's own error, or a connection that is gone."""
         server, result = server_of(self._url), None
         with suppress(psycopg.Error):
-            result = self._pg.get_result()
+            result = self.pgconn.get_result()
         text, code = ("", "") if result is None else _reason(result)
         dropped = [name for name in self._publications if code == _UNDEFINED and f'"{name}"' in text]
         if dropped:
@@ -134,7 +134,7 @@ class ReplicationStream:
             )
         if code[:2] in _ABOUT_VALUES:
             text = f"a value was refused (error {code}), as by the row filter of a publication"
-        words = text or self._pg.get_error_message().strip()
+        words = text or self.pgconn.get_error_message().strip()
         return SourceUnavailable(f"PostgreSQL at {server} ended the replication stream: {words}".removesuffix(": "))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +48,9 @@ from tailrace.sources.postgres.capture import PostgresCapture
 from tailrace.sources.postgres.catalog import list_tables, table_schemas
 from tailrace.sources.postgres.connection import connect, current_position, server_of, source_errors
 from tailrace.sources.postgres.publications import Publisher
+from tailrace.sources.postgres.replication import ReplicationStream
 from tailrace.sources.postgres.types import has_binary_decoder
+from tailrace.sources.postgres.witness import check_same_past
 
 LOOK_SECONDS = 1.0
 """How long a look into a table waits for a lock on it: others wait for us meanwhile."""
@@ -75,8 +77,11 @@ class PostgresSource(Source):
     def identify(self) -> SourceIdentity:
         return identity.identify(self.url, self.slot)
 
-    def check_same(self, known: SourceIdentity, position: str) -> SourceIdentity:
-        return identity.check_same(self.url, known, position)
+    def check_same(
+        self, known: SourceIdentity, position: str, on_wait: Callable[[], None] = lambda: None
+    ) -> SourceIdentity:
+        with closing(ReplicationStream(self.url, self.slot, self._streamed())) as stream:
+            return check_same_past(stream, known, position, on_wait)
 
     def prepare(
         self, on_wait: Callable[[list[str]], None] = lambda _: None, on_create: Callable[[], None] = lambda: None
@@ -176,8 +181,7 @@ class PostgresSource(Source):
     def capture(
         self, after: str, first_offset: int, described: Mapping[int, TableSchema], known: SourceIdentity | None = None
     ) -> PostgresCapture:
-        with source_errors(self.url, "looking for the publications"), connect(self.url) as connection:
-            streamed = publications.subscribed(connection, self.publications)
+        streamed = self._streamed()
         return PostgresCapture(
             self.url,
             self.slot,
@@ -260,6 +264,10 @@ class PostgresSource(Source):
                 f"no table of {self.name} matches source.tables: {', '.join(self.settings.tables)}",
                 hint="tables are named schema.name; patterns such as public.* are allowed",
             )
+
+    def _streamed(self) -> list[str]:
+        with source_errors(self.url, "looking for the publications"), connect(self.url) as connection:
+            return publications.subscribed(connection, self.publications)
 
     def _publisher(self, connection: psycopg.Connection[tuple[object, ...]]) -> Publisher:
         return Publisher(connection, self.publications, self.patterns, is_named=self.settings.publication is None)
