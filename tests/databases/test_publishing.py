@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -12,10 +13,12 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tailrace import config
 from tailrace.errors import SourceRefused
-from tailrace.sources.base import Level
+from tailrace.pipeline.preflight import raise_if_failing
+from tailrace.sources.base import Finding, Level
 from tailrace.sources.postgres.source import PostgresSource
 from tailrace.testing import PostgresServer
 from tailrace.testing.pipelines import Replica, RunningPipeline, position_of, write_pipeline
@@ -79,8 +82,8 @@ def rows(url: str, query: str, *parameters: Any) -> list[Any]:
         return connection.execute(query.encode(), parameters).fetchall()
 
 
-def source_of(url: str, *tables: str, **settings: Any) -> PostgresSource:
-    return PostgresSource(config.Pipeline(NAME, config.Source(url, tables or ("public.*",), **settings), {}))
+def source_of(url: str, *tables: str, name: str = NAME, **settings: Any) -> PostgresSource:
+    return PostgresSource(config.Pipeline(name, config.Source(url, tables or ("public.*",), **settings), {}))
 
 
 @pytest.fixture
@@ -225,21 +228,27 @@ def test_drop_removes_both_publications(url: str, make: Any) -> None:
     assert rows(url, "SELECT FROM pg_publication") == []
 
 
+def test_drop_leaves_a_publication_that_somebody_made_and_the_file_names(url: str) -> None:
+    execute(url, SAFE["keyed"], UNSAFE["bare"], "CREATE PUBLICATION theirs FOR TABLE keyed")
+    source = source_of(url, publication="theirs")
+    source.prepare()
+    assert source.drop() == [f"replication slot {MAIN}", "publication theirs_inserts"]
+    assert rows(url, "SELECT pubname FROM pg_publication") == [("theirs",)]
+
+
 def test_inserts_of_a_table_without_identity_are_captured_and_its_truncates(url: str, make: Any) -> None:
     execute(url, UNSAFE["bare"], SAFE["keyed"])
     source = make()
     start = source.prepare()
     write(url, "bare")
     execute(url, "TRUNCATE bare")
-    capture, taken, target = source.capture(start, 1, {}), None, source.current_position()
-    try:
-        while taken is None:
+    target, changes = source.current_position(), Counter[str]()
+    with closing(source.capture(start, 1, {})) as capture:
+        while capture.pending_bytes or not source.reached(capture.received, target):
             capture.poll(0.05)
-            taken = capture.take() if capture.pending_bytes or source.reached(capture.received, target) else None
-    finally:
-        capture.close()
-    frames, _ = taken
-    assert frames.tables == {"public.bare": 3}
+            if taken := capture.take():
+                changes.update(taken[0].tables)
+    assert changes == {"public.bare": 3}
 
 
 def test_a_table_of_which_a_filter_takes_only_some_rows_can_not_be_followed(url: str, make: Any) -> None:
@@ -344,3 +353,162 @@ def test_a_root_without_key_and_partitions_does_not_keep_the_application_from_it
     for table in ("coming", "sure"):
         execute(url, f"CREATE TABLE {table}_1 PARTITION OF {table} FOR VALUES FROM (0) TO (10)")
         write(url, table)
+
+
+@pytest.fixture
+def stranger(url: str) -> Iterator[str]:
+    """The URL for a role that may replicate, read and make publications, and owns no table yet."""
+    name = f"stranger_{url.rpartition('/')[2]}"
+    execute(
+        url,
+        f"CREATE ROLE {name} LOGIN REPLICATION",
+        f"GRANT pg_read_all_data TO {name}",
+        f"GRANT CREATE ON DATABASE {url.rpartition('/')[2]} TO {name}",
+    )
+    yield make_conninfo(url, user=name)
+    source_of(url).drop()
+    execute(url, f"DROP OWNED BY {name} CASCADE", f"DROP ROLE {name}")
+
+
+def failures(source: PostgresSource) -> list[Finding]:
+    return [finding for finding in source.preflight() if finding.level is Level.FAIL]
+
+
+def owned(url: str, stranger: str, *tables: str) -> None:
+    """Make tables, and give them to the role."""
+    name = conninfo_to_dict(stranger)["user"]
+    execute(url, *((SAFE | UNSAFE)[table] for table in tables), *(f"ALTER TABLE {t} OWNER TO {name}" for t in tables))
+
+
+def test_tables_of_another_owner_hold_up_nobody_else_and_say_what_publishes_them(url: str, stranger: str) -> None:
+    owned(url, stranger, "keyed")
+    execute(url, SAFE["whole"], UNSAFE["bare"])
+    source = source_of(stranger)
+    [before] = failures(source)
+    raise_if_failing([before])
+    for _ in range(2):  # the first start, and the next one
+        source.prepare()
+    assert [schema.table for schema in source.tables()] == ["public.keyed"]
+    found = source.publish(never)
+    assert (found.changed, found.waiting, set(found.refused)) == ((), (), {"public.bare", "public.whole"})
+    assert "our role does not own it" in found.refused["public.whole"]
+    assert f'ALTER PUBLICATION "{MAIN}" ADD TABLE ONLY "public"."whole"' in found.refused["public.whole"]
+    troubles = {facts.schema.table: facts.trouble for facts in source.facts(found.refused)}
+    assert troubles == found.refused | {"public.keyed": ""}
+
+    [finding] = failures(source)
+    assert "public.bare, public.whole" in finding.message
+    execute(url, finding.fix)
+    assert failures(source) == []
+    assert source.publish(never).refused == {}
+    assert (members(url, MAIN), members(url, INSERTS)) == ({"keyed", "whole"}, {"bare"})
+
+
+def test_a_table_is_published_once_its_owner_lends_us_the_privilege(url: str, stranger: str) -> None:
+    owned(url, stranger, "keyed")
+    source = source_of(stranger)
+    source.prepare()
+    name, owner = conninfo_to_dict(stranger)["user"], f"owner_{url.rpartition('/')[2]}"
+    execute(url, f"CREATE ROLE {owner}", SAFE["whole"], f"ALTER TABLE whole OWNER TO {owner}")
+    assert set(source.publish(never).refused) == {"public.whole"}
+    execute(url, f"GRANT {owner} TO {name}")
+    assert source.publish(never).added == ("public.whole",)
+    execute(url, f"DROP OWNED BY {owner}", f"DROP ROLE {owner}")
+
+
+def test_a_publication_that_we_may_not_alter_holds_up_only_the_tables_that_it_lacks(url: str, make: Any) -> None:
+    execute(url, SAFE["keyed"], SAFE["whole"], f"CREATE PUBLICATION {MAIN} FOR TABLE keyed")
+    execute(url, f"SELECT pg_create_logical_replication_slot('{MAIN}', 'pgoutput')")
+    source = make(create=False)
+    [finding] = failures(source)
+    raise_if_failing([finding])
+    source.prepare()
+    assert "source.create is off" in source.publish(never).refused["public.whole"]
+    assert source.publish(always).refused == {}  # somebody took it out
+    execute(url, finding.fix)
+    assert failures(source) == []
+    assert source.publish(never).refused == {}
+
+
+def test_where_no_table_can_be_published_the_start_is_refused(url: str, stranger: str) -> None:
+    execute(url, SAFE["keyed"], SAFE["whole"])
+    source = source_of(stranger)
+    for _ in range(2):  # without a publication, and with an empty one of ours
+        with pytest.raises(SourceRefused, match="owner"):
+            raise_if_failing(failures(source))
+        with pytest.raises(SourceRefused, match="lacks 2 tables"):
+            source.prepare()
+    assert rows(url, "SELECT FROM pg_replication_slots WHERE slot_name = %s", MAIN) == []
+
+
+def comments(url: str) -> dict[str, str | None]:
+    return dict(rows(url, "SELECT pubname, obj_description(oid, 'pg_publication') FROM pg_publication"))
+
+
+def test_a_publication_of_one_pipeline_is_refused_to_another_and_survives_its_drop(url: str) -> None:
+    execute(url, SAFE["keyed"], SAFE["whole"], UNSAFE["bare"])
+    first = source_of(url, "public.keyed", "public.bare", publication="shared")
+    first.prepare()
+    for name in first.publications:
+        second = source_of(url, "public.whole", name="other", publication=name)
+        [finding] = failures(second)
+        assert f"the publication {name} belongs to the pipeline {NAME} (slot {MAIN})" in finding.message
+        assert "source.publication" in finding.fix
+        with pytest.raises(SourceRefused, match=f"belongs to the pipeline {NAME}"):
+            second.prepare()
+        assert not second.publish(never).changed
+        assert second.drop() == []
+    assert (members(url, "shared"), members(url, "shared_inserts")) == ({"keyed"}, {"bare"})
+    assert failures(first) == []
+    first.prepare()
+    assert first.drop() == [f"replication slot {MAIN}", "publication shared", "publication shared_inserts"]
+
+
+def test_a_publication_of_an_earlier_version_becomes_the_first_pipeline_s_that_starts(url: str) -> None:
+    execute(url, SAFE["keyed"])
+    first = source_of(url, publication="shared")
+    first.prepare()
+    named = comments(url)
+    execute(
+        url,
+        "COMMENT ON PUBLICATION shared IS 'made by tailrace'",
+        "COMMENT ON PUBLICATION shared_inserts IS 'made by tailrace; ask Ann'",
+    )
+    assert failures(first) == []
+    first.prepare()
+    assert comments(url) == {"shared": named["shared"], "shared_inserts": f"{named['shared_inserts']}; ask Ann"}
+    second = source_of(url, name="other", publication="shared")
+    with pytest.raises(SourceRefused, match=f"belongs to the pipeline {NAME}"):
+        raise_if_failing(failures(second))
+    first.drop()
+
+
+def test_a_pipeline_with_a_new_name_keeps_the_publication_by_its_slot(url: str) -> None:
+    execute(url, SAFE["keyed"])
+    source_of(url, publication="shared", slot="kept").prepare()
+    renamed = source_of(url, name="store", publication="shared", slot="kept")
+    assert failures(renamed) == []
+    renamed.prepare()
+    assert all("pipeline store," in str(comment) for comment in comments(url).values())
+    renamed.drop()
+
+
+def test_a_publication_whose_pipeline_is_gone_can_be_taken_over_by_the_statement(url: str) -> None:
+    execute(url, SAFE["keyed"])
+    first = source_of(url, publication="shared")
+    first.prepare()
+    first.drop_slot()
+    second = source_of(url, name="other", publication="shared")
+    [finding] = failures(second)
+    execute(url, finding.fix.partition("run: ")[2])
+    second.prepare()
+    second.drop()
+
+
+def test_a_pipeline_that_alters_nothing_may_read_from_another_s_publication(url: str, make: Any) -> None:
+    execute(url, SAFE["keyed"], "SELECT pg_create_logical_replication_slot('reading', 'pgoutput')")
+    make().prepare()
+    reader = source_of(url, name="other", publication=MAIN, slot="reading", create=False)
+    assert failures(reader) == []
+    reader.prepare()
+    execute(url, "SELECT pg_drop_replication_slot('reading')")

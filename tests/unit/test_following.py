@@ -274,7 +274,7 @@ def test_a_run_is_not_settled_while_a_table_has_a_column_that_the_stream_has_not
     keeper = TableKeeper(following.follower)
     source = keeper.sink.source
     monkeypatch.setattr(source, "publish", lambda _: Published(), raising=False)
-    monkeypatch.setattr(source, "facts", lambda: [TableFacts(more, "", StoredAs({}, ""), 0)], raising=False)
+    monkeypatch.setattr(source, "facts", lambda _: [TableFacts(more, "", StoredAs({}, ""), 0)], raising=False)
     monkeypatch.setattr(source, "current_position", lambda: "0/1000", raising=False)
     monkeypatch.setattr(source, "old_values", lambda *_: None, raising=False)
     keeper._step()

@@ -18,7 +18,7 @@ from tailrace.pipeline.applying import SinkPipeline, lost, said_by
 from tailrace.pipeline.copying import Copies, lanes
 from tailrace.pipeline.evolution import evolved_to, fills_of, has_other_text, is_behind
 from tailrace.pipeline.threads import WatchedThread
-from tailrace.sources.base import TableFacts, TableLocked
+from tailrace.sources.base import Published, TableFacts, TableLocked
 
 DISCOVER_SECONDS = 3.0
 LOOK_SHARE, LONGEST_SECONDS = 10, 20.0
@@ -121,9 +121,9 @@ class TableKeeper:
             return
         self.sink.unknown.clear()
         self.sink.sink.check_claim()
-        waiting = self._publish()
+        published = self._publish()
         began = time.monotonic()
-        facts = self.source.facts()
+        facts = self.source.facts(published.refused)
         self._discover_seconds = min(max(DISCOVER_SECONDS, LOOK_SHARE * (time.monotonic() - began)), LONGEST_SECONDS)
         self.copies.learn(facts)
         self._follow_names(facts)
@@ -133,12 +133,12 @@ class TableKeeper:
         live = {table for table, status in self.sink.tables.items() if status.state is TableState.LIVE}
         self._untold = {table: seen for table, seen in self._untold.items() if table in live}
         self._discovered_at = time.monotonic()
-        self._is_published = self._is_published or not waiting
+        self._is_published = self._is_published or not published.waiting
 
-    def _publish(self) -> tuple[str, ...]:
+    def _publish(self) -> Published:
         """Have the tables published that were made since we last looked, and those that can be published better now.
 
-        Returns those that somebody has locked: they are not in the sink, and not forgotten.
+        Those that somebody has locked are not in the sink, and not forgotten.
         """
         published = self.source.publish(self._is_known)
         if published.changed:
@@ -148,7 +148,7 @@ class TableKeeper:
             if self._refused.get(table) != reason:
                 self._refused[table] = reason
                 self.sink.say("not-published", sink=self.sink.name, table=table, reason=reason)
-        return tuple(published.waiting)
+        return published
 
     def _is_known(self, table: str) -> bool:
         """Whether a table that is not published was taken out by somebody, and not made just now."""

@@ -122,8 +122,11 @@ def _not_compared(name: str, table: str, why: str) -> Comparison:
 
 
 def _left_behind(name: str, statuses: Iterable[TableStatus]) -> Iterator[Comparison]:
-    """The tables that the sink remembers and that the pipeline does not take from the source any more."""
+    """The tables that the sink remembers and that the pipeline does not take from the source any more, or not yet."""
     for status in sorted(statuses, key=lambda status: status.table):
+        if status.state is TableState.FAILED:
+            yield _not_compared(name, status.table, f"is failed in the sink{_because(status)}")
+            continue
         note = f"not compared: it is not captured any more{_because(status)}; the sink keeps what it had"
         yield Comparison(name, status.table, 0, 0, True, (), note)
 

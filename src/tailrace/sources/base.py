@@ -101,6 +101,7 @@ class Published(msgspec.Struct, frozen=True):
 
     A table that `moved` publishes more than it did, or less: from inserts to all, it has to be copied again, because
     updates and deletes before the move were not sent. `waiting` are locked by somebody: the next call tries again.
+    `refused` can not be published, or not where they should be: by table, why, and what mends it.
     """
 
     added: tuple[str, ...] = ()
@@ -182,8 +183,11 @@ class Source(Protocol):
     def tables(self) -> list[TableSchema]:
         """The tables to capture, as they are now."""
 
-    def facts(self) -> list[TableFacts]:
-        """The same tables, with what the stream does not tell of them."""
+    def facts(self, refused: Mapping[str, str] = ...) -> list[TableFacts]:
+        """The same tables, with what the stream does not tell of them.
+
+        Those that `publish` has `refused`, and that nobody has published since, are in trouble for that reason.
+        """
 
     def is_founder(self, facts: TableFacts) -> bool:
         """Whether the table was published before our `prepare` made a new beginning, and has been since.

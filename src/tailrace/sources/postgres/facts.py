@@ -23,7 +23,6 @@ from tailrace.sources.postgres.catalog import (
     fetch_types,
     list_tables,
 )
-from tailrace.sources.postgres.publications import MARK
 from tailrace.sources.postgres.types import TypeInfo
 
 SETTINGS = [
@@ -60,9 +59,9 @@ FROM pg_replication_slots s WHERE s.slot_name = %s
 
 _PUBLICATION = """
 SELECT p.puballtables, p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot,
-    pg_has_role(p.pubowner, 'USAGE'), coalesce(obj_description(p.oid, 'pg_publication') LIKE %(mark)s, false),
+    pg_has_role(p.pubowner, 'USAGE'), coalesce(obj_description(p.oid, 'pg_publication'), ''),
     ARRAY(SELECT r.prrelid::bigint FROM pg_publication_rel r WHERE r.prpubid = p.oid)
-FROM pg_publication p WHERE p.pubname = %(name)s
+FROM pg_publication p WHERE p.pubname = %s
 """
 
 _PUBLISHED_SCHEMAS = """
@@ -159,7 +158,7 @@ class Publication(msgspec.Struct, frozen=True):
     truncates: bool
     via_root: bool
     is_ours: bool  # our role may alter it
-    is_marked: bool  # we made it
+    comment: str
     members: list[int]
 
 
@@ -241,7 +240,7 @@ def read_slot(connection: psycopg.Connection[Any], name: str) -> SlotState | Non
 
 
 def read_publication(connection: psycopg.Connection[Any], name: str) -> Publication | None:
-    row = connection.execute(_PUBLICATION, {"name": name, "mark": f"{MARK}%"}).fetchone()
+    row = connection.execute(_PUBLICATION, [name]).fetchone()
     if row is None:
         return None
     schemas = connection.execute(_PUBLISHED_SCHEMAS, [name]).fetchall()

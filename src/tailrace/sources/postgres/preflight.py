@@ -74,9 +74,10 @@ def _look(
     tables = facts.read_tables(connection, patterns, publication)
     main, inserts = (facts.read_publication(connection, name) for name in names_of(publication))
     around = Publications(
-        publication,
+        names_of(publication),
         main,
         inserts,
+        slot,
         may_create=settings.create,
         is_named=settings.publication is None,
         is_late=state is not None and connection.info.server_version < TOLERANT_VERSION,

@@ -11,7 +11,7 @@ from psycopg import sql
 from tailrace.sources.base import Finding
 from tailrace.sources.findings import fail, number_of, ok, some_of, warn
 from tailrace.sources.postgres.facts import Publication, PublishedTable, Server, Table
-from tailrace.sources.postgres.publications import addition_sql, creation_sql
+from tailrace.sources.postgres.publications import MARK, addition_sql, belonging, creation_sql
 
 SUBJECT = "publication"
 
@@ -28,9 +28,10 @@ class Fate(StrEnum):
 class Publications(msgspec.Struct, frozen=True):
     """The publication, the one beside it for inserts only, and what may be done about them."""
 
-    name: str
+    names: tuple[str, str]
     main: Publication | None
     inserts: Publication | None
+    slot: str
     may_create: bool
     is_named: bool  # by us
     is_late: bool  # the slot could not be read with a publication that is made now
@@ -42,13 +43,37 @@ class Publications(msgspec.Struct, frozen=True):
             return Fate.FAILS
         if self.inserts is not None and is_member(self.inserts, table):
             return Fate.INSERTS
-        return Fate.INSERTS if self.may_create and table.is_owned and self._has_room(server) else Fate.LEFT_OUT
+        return Fate.INSERTS if self.may_create and self._has_room(server) else Fate.LEFT_OUT
 
     def is_left_out(self, table: Table, server: Server) -> bool:
         return bool(table.unidentified) and self.fate(table, server) is Fate.LEFT_OUT
 
+    def obstacle(self, table: Table, server: Server) -> str | None:
+        """Why we can not publish a table; None if we can, and also for one that is published, or left out."""
+        if self._is_published(table) or self.is_left_out(table, server):
+            return None
+        if not self.may_create:
+            return "source.create is off"
+        if not table.is_owned:
+            return f"only their owner can add them, which the role {server.role} is not"
+        is_closed = self.main is not None and not self.main.is_ours
+        return f"the role {server.role} does not own the publication" if is_closed else None
+
+    def publishing_sql(self, tables: Sequence[Table]) -> str:
+        """The statements that publish tables."""
+        main, inserts = self.names
+        places = {
+            main: [table for table in tables if not table.unidentified],
+            inserts: [table for table in tables if table.unidentified],
+        }
+        return " ".join(f"{addition_sql(name, _keys(found))};" for name, found in places.items() if found)
+
+    def _is_published(self, table: Table) -> bool:
+        places = (self.main, self.inserts if table.unidentified else None)
+        return any(place is not None and is_member(place, table) for place in places)
+
     def _can_move(self, main: Publication, table: Table) -> bool:
-        is_ours = main.is_ours and (main.is_marked or self.is_named) and not main.takes_all
+        is_ours = main.is_ours and (main.comment.startswith(MARK) or self.is_named) and not main.takes_all
         return self.may_create and is_ours and table.source.oid in main.members
 
     def _has_room(self, server: Server) -> bool:
@@ -61,21 +86,21 @@ class Publications(msgspec.Struct, frozen=True):
 def findings(around: Publications, captured: Sequence[Table], server: Server) -> Iterator[Finding]:
     """`captured` are the tables to capture; without any there is nothing to publish, which is said elsewhere."""
     tables = [table for table in captured if not table.unidentified]
-    name, publication, may_create = around.name, around.main, around.may_create
+    name, publication = around.names[0], around.main
+    refusal = _belonging(around)
+    if refusal is not None:
+        yield refusal
+        return
     if not captured:
         return
     if publication is None:
-        yield _absent(name, tables, server, may_create)
+        yield _absent(around, captured, server)
         return
     yield from _actions(name, publication)
     yield from _partitions(name, publication, captured)
-    yield _coverage(name, publication, tables, server, may_create)
+    yield _coverage(around, publication, tables, server)
     yield from _row_filters(name, publication, captured)
     yield from _column_lists(publication, captured)
-
-
-def missing_tables(publication: Publication, tables: Sequence[Table]) -> list[Table]:
-    return [table for table in tables if not is_member(publication, table)]
 
 
 def is_member(publication: Publication, table: Table) -> bool:
@@ -86,12 +111,21 @@ def is_member(publication: Publication, table: Table) -> bool:
     return source.is_partitioned and (source.oid in publication.members or source.schema in publication.schemas)
 
 
-def _absent(name: str, tables: Sequence[Table], server: Server, may_create: bool) -> Finding:
-    obstacle = _obstacle(tables, server, may_create)
-    if obstacle is not None:
-        statement = creation_sql(name, _keys(tables))
-        return fail(SUBJECT, f"the publication {name} does not exist{obstacle}", f"{statement};")
-    if not server.can_create:
+def _belonging(around: Publications) -> Finding | None:
+    """Who alters nothing takes nothing from another pipeline."""
+    places = zip(around.names, (around.main, around.inserts), strict=True)
+    refusal = belonging({name: found.comment for name, found in places if found is not None}, around.slot)
+    return fail(SUBJECT, *refusal) if refusal is not None and around.may_create else None
+
+
+def _absent(around: Publications, captured: Sequence[Table], server: Server) -> Finding:
+    name, tables = around.names[0], [table for table in captured if not table.unidentified]
+    if not around.may_create:
+        obstacle = " and source.create is off"
+    elif all(around.obstacle(table, server) for table in captured):
+        foreign = some_of(_names(captured))
+        obstacle = f", and only the owner of {foreign} can change that, which the role {server.role} is not"
+    elif not server.can_create:
         grant = sql.SQL("GRANT CREATE ON DATABASE {} TO {};").format(
             sql.Identifier(server.database), sql.Identifier(server.role)
         )
@@ -101,33 +135,20 @@ def _absent(name: str, tables: Sequence[Table], server: Server, may_create: bool
             f" {server.database}",
             grant.as_string(None),
         )
-    return ok(SUBJECT, f"{name} does not exist yet: it will be created for {number_of(len(tables), 'table')}")
+    else:
+        possible = [table for table in tables if around.obstacle(table, server) is None]
+        return ok(SUBJECT, f"{name} does not exist yet: it will be created for {number_of(len(possible), 'table')}")
+    return fail(SUBJECT, f"the publication {name} does not exist{obstacle}", f"{creation_sql(name, _keys(tables))};")
 
 
-def _coverage(
-    name: str, publication: Publication, tables: Sequence[Table], server: Server, may_create: bool
-) -> Finding:
-    missing = missing_tables(publication, tables)
-    if not missing:
-        return ok(SUBJECT, f"{name} publishes {number_of(len(tables), 'table')} of the pipeline")
-    lacks = f"lacks {number_of(len(missing), 'table')} ({some_of([table.name for table in missing])})"
-    obstacle = _obstacle(missing, server, may_create)
-    if obstacle is None and not publication.is_ours:
-        obstacle = f", and the role {server.role} does not own it"
-    if obstacle is None:
-        return ok(SUBJECT, f"{name} {lacks}: they will be added")
-    statement = addition_sql(name, _keys(missing))
-    return fail(SUBJECT, f"the publication {name} {lacks}{obstacle}", f"{statement};")
-
-
-def _obstacle(tables: Sequence[Table], server: Server, may_create: bool) -> str | None:
-    """Why we can not publish these tables ourselves."""
-    if not may_create:
-        return " and source.create is off"
-    foreign = [table.name for table in tables if not table.is_owned]
-    if foreign:
-        return f", and only the owner of {some_of(foreign)} can change that, which the role {server.role} is not"
-    return None
+def _coverage(around: Publications, publication: Publication, tables: Sequence[Table], server: Server) -> Finding:
+    """Those that can not be published are said with the tables."""
+    name = around.names[0]
+    lacking = [table for table in tables if not is_member(publication, table)]
+    added = [table.name for table in lacking if around.obstacle(table, server) is None]
+    if added:
+        return ok(SUBJECT, f"{name} lacks {number_of(len(added), 'table')} ({some_of(added)}): they will be added")
+    return ok(SUBJECT, f"{name} publishes {number_of(len(tables) - len(lacking), 'table')} of the pipeline")
 
 
 def _actions(name: str, publication: Publication) -> Iterator[Finding]:

@@ -74,6 +74,7 @@ def _summary(tables: Tables, remarks: Iterable[Remark]) -> Finding:
 
 def _remarks(tables: Tables, around: Publications, server: Server, settings: config.Source) -> Iterator[Remark]:
     yield from _unlogged(tables.wanted)
+    yield from _unpublished(tables.captured, around, server)
     yield from _without_columns(tables.captured, around.main)
     yield from _foreign_partitions(tables.captured)
     yield from _privileges(tables.captured, server)
@@ -115,6 +116,18 @@ def _not_a_table(pattern: str, meant: NotTable) -> Finding:
 def is_wildcard(pattern: str) -> bool:
     """Inside of double quotes, stars and question marks are themselves."""
     return bool(re.search(r"[*?]", re.sub(r'"(?:[^"]|"")*"', "", pattern)))
+
+
+def _unpublished(tables: Sequence[Table], around: Publications, server: Server) -> Iterator[Remark]:
+    """Where there is no publication, nor a table for which we can make one, that is said instead."""
+    obstacles = {table.name: around.obstacle(table, server) for table in tables}
+    if around.main is None and (not around.may_create or all(obstacles.values())):
+        return
+    for obstacle in sorted({found for found in obstacles.values() if found is not None}):
+        lacking = [table for table in tables if obstacles[table.name] == obstacle]
+        lacks = f"lacks {number_of(len(lacking), 'table')} ({some_of(_names(lacking))})"
+        message = f"the publication {around.names[0]} {lacks}: {obstacle}"
+        yield Remark(fail("publication", message, around.publishing_sql(lacking)), _names(lacking))
 
 
 def _unlogged(tables: Sequence[Table]) -> Iterator[Remark]:

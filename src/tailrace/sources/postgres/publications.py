@@ -9,7 +9,8 @@ locked is published later.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -31,11 +32,13 @@ INSERTS_ONLY = "insert, truncate"
 TOLERANT_VERSION = 180_000
 """From here on the server streams the past of before a publication was made; older ones refuse to."""
 MARK = "made by tailrace"
+"""How the comment of a publication begins that we made; earlier versions did not say for which pipeline."""
+_MADE_FOR = re.compile(rf"{MARK} for pipeline (\w+), slot (\w+)")
 
 _PUBLICATIONS = """
 SELECT p.pubname::text, pg_has_role(p.pubowner, 'USAGE') AND NOT p.puballtables,
-    coalesce(obj_description(p.oid, 'pg_publication') LIKE %(mark)s, false)
-FROM pg_publication p WHERE p.pubname = ANY (%(names)s)
+    coalesce(obj_description(p.oid, 'pg_publication'), '')
+FROM pg_publication p WHERE p.pubname = ANY (%s)
 """
 
 _PLACES = f"""
@@ -44,7 +47,8 @@ safe (root, is_safe) AS (
     SELECT part.root, bool_and({IDENTIFIES}) FROM part JOIN pg_class c ON c.oid = part.oid
     WHERE c.relkind = 'r' AND c.relpersistence = 'p' GROUP BY part.root
 )
-SELECT n.nspname::text, c.relname::text, c.oid::bigint, c.relpersistence = 'p', coalesce(safe.is_safe, {HAS_KEY}),
+SELECT n.nspname::text, c.relname::text, c.oid::bigint, c.relpersistence = 'p', pg_has_role(c.relowner, 'USAGE'),
+    coalesce(safe.is_safe, {HAS_KEY}),
     ARRAY(SELECT p.pubname::text FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
         WHERE r.prrelid = c.oid AND p.pubname = ANY (%(names)s)),
     EXISTS (SELECT FROM pg_publication p WHERE p.pubname = ANY (%(names)s) AND (p.puballtables
@@ -75,10 +79,53 @@ def names_of(publication: str) -> tuple[str, str]:
     return publication, f"{kept}_{digest}{SUFFIX}"
 
 
+class Maker(msgspec.Struct, frozen=True):
+    """The pipeline that a publication was made for. Its slot tells it from others: its name may change."""
+
+    pipeline: str
+    slot: str
+
+    @property
+    def mark(self) -> str:
+        return f"{MARK} for pipeline {self.pipeline}, slot {self.slot}"
+
+    def __str__(self) -> str:
+        return f"the pipeline {self.pipeline} (slot {self.slot})"
+
+
+def maker_by(comment: str) -> Maker | None:
+    """Whose a publication with this comment is; None if it does not say."""
+    found = _MADE_FOR.match(comment)
+    return Maker(*found.groups()) if found else None
+
+
+def other_maker(comment: str, slot: str) -> Maker | None:
+    """The pipeline that a publication belongs to, unless it is the one with this slot."""
+    maker = maker_by(comment)
+    return maker if maker is not None and maker.slot != slot else None
+
+
+def belonging(comments: Mapping[str, str], slot: str) -> tuple[str, str] | None:
+    """That one of these publications belongs to another pipeline than that of the slot, and what to do."""
+    others = {name: maker for name, text in comments.items() if (maker := other_maker(text, slot)) is not None}
+    if not others:
+        return None
+    name, maker = next(iter(others.items()))
+    statements = " ".join(f"{_comment(other, MARK).as_string(None)};" for other in others)
+    return (
+        f"the publication {name} belongs to {maker}, and two pipelines would take each other's tables out of it",
+        f"choose another name with source.publication; if that pipeline is gone, run: {statements}",
+    )
+
+
 class Publication(msgspec.Struct, frozen=True):
     name: str
     is_alterable: bool  # our role owns it, and it does not take all tables
-    is_marked: bool
+    comment: str
+
+    @property
+    def is_marked(self) -> bool:
+        return self.comment.startswith(MARK)
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -88,6 +135,7 @@ class Place(msgspec.Struct, frozen=True):
     name: str
     oid: int
     is_logged: bool
+    is_owned: bool  # by our role, which could not publish it otherwise
     is_safe: bool  # its updates and deletes can be published without harm
     members: list[str]
     is_swept: bool
@@ -95,6 +143,10 @@ class Place(msgspec.Struct, frozen=True):
     @property
     def table(self) -> str:
         return table_name(self.schema, self.name)
+
+    @property
+    def is_published(self) -> bool:
+        return bool(self.members) or self.is_swept
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -114,22 +166,33 @@ class Step(msgspec.Struct, frozen=True):
 class Publisher:
     """The two publications of one pipeline. `is_named` is false for a publication that the user has named.
 
-    Tables are taken out of, and moved between, publications of ours only: those that we made, or that have our name.
+    Tables are taken out of, and moved between, publications of ours only: those that we made for this pipeline, or
+    that have our name. Nothing is altered unless `may_alter`.
     """
 
     def __init__(
-        self, connection: psycopg.Connection[Any], names: tuple[str, str], patterns: TablePatterns, *, is_named: bool
+        self,
+        connection: psycopg.Connection[Any],
+        names: tuple[str, str],
+        patterns: TablePatterns,
+        maker: Maker,
+        *,
+        is_named: bool,
+        may_alter: bool,
     ) -> None:
-        self._connection, self._patterns, self._is_named = connection, patterns, is_named
+        self._connection, self._patterns, self._maker = connection, patterns, maker
+        self._is_named, self._may_alter = is_named, may_alter
         self.main, self.inserts = names
         self._names = list(names)
 
     def create(self, *, has_slot: bool) -> None:
         """Make the publications that are missing; the one for inserts only if we may alter the other.
 
-        Both come before the slot: versions before 18 can not stream the past of a publication that is younger.
+        Both come before the slot: versions before 18 can not stream the past of a publication that is younger. One
+        that belongs to another pipeline is refused.
         """
         found = self._publications()
+        self._claim(found)
         if self.main not in found:
             self._make(self.main, {})
         elif not found[self.main].is_alterable:
@@ -144,9 +207,11 @@ class Publisher:
 
     def publish(self, may_add: Callable[[str], bool]) -> Published:
         """Bring every table to its place; tables that are in neither publication only if `may_add` says so."""
-        steps = list(self._steps(may_add))
+        found = self._publications()
+        steps = list(self._steps(found, may_add)) if self.main in found else []
+        refused = {step.place.table: why for step in steps if (why := self._obstacle(step, found)) is not None}
+        steps = [step for step in steps if step.place.table not in refused]
         done: dict[str, list[str]] = {"added": [], "moved": [], "removed": [], "waiting": []}
-        refused: dict[str, str] = {}
         for step, error in self._take(steps) if steps else ():
             if error is None:
                 done[step.kind].append(step.place.table)
@@ -156,26 +221,24 @@ class Publisher:
                 refused[step.place.table] = error.diag.message_primary or str(error)
         return Published(**{kind: tuple(sorted(tables)) for kind, tables in done.items()}, refused=refused)
 
-    def require(self, waiting: Collection[str], *, may_create: bool) -> None:
-        """Raise SourceRefused, with the owner's statement, unless what can be published in full is published.
+    def require(self, waiting: Collection[str]) -> None:
+        """Raise SourceRefused, with the owner's statement, unless some table is published, or will be.
 
         Tables that are locked are left for later, and those that can not be published without harm are left out.
         """
         exists = bool(existing(self._connection, [self.main]))
-        missing = [place for place in self._wanted() if place.is_safe and not place.members and not place.is_swept]
-        missing = [place for place in missing if place.table not in waiting]
-        if exists and not missing:
+        wanted = [place for place in self._places() if place.is_logged and self._matches(place)]
+        missing = [place for place in wanted if place.is_safe and not place.is_published]
+        is_followed = any(place.is_published or place.table in waiting for place in wanted)
+        if exists and (is_followed or not missing):
             return
         tables = [(place.schema, place.name) for place in missing]
         statement = addition_sql(self.main, tables) if exists else creation_sql(self.main, tables)
         lack = f"lacks {len(missing)} tables" if exists else "does not exist"
-        why = "source.create is off" if not may_create else "our role may not change that"
+        why = "our role may not change that" if self._may_alter else "source.create is off"
         raise SourceRefused(
             f"publication {self.main} {lack} and {why}", hint=f"let the tables' owner run: {statement};"
         )
-
-    def _wanted(self) -> list[Place]:
-        return [place for place in self._places() if place.is_logged and self._matches(place)]
 
     def _matches(self, place: Place) -> bool:
         return self._patterns.matches(place.schema, place.name)
@@ -185,12 +248,40 @@ class Publisher:
         return [Place(*row) for row in rows]
 
     def _publications(self) -> dict[str, Publication]:
-        rows = self._connection.execute(_PUBLICATIONS, {"names": self._names, "mark": f"{MARK}%"}).fetchall()
+        rows = self._connection.execute(_PUBLICATIONS, [self._names]).fetchall()
         return {name: Publication(name, *facts) for name, *facts in rows}
 
-    def _steps(self, may_add: Callable[[str], bool]) -> Iterator[Step]:
-        found = self._publications()
-        open_ = {name for name, publication in found.items() if publication.is_alterable}
+    def _claim(self, found: Mapping[str, Publication]) -> None:
+        """Refuse what belongs to another pipeline; what we made has to say that it belongs to this one."""
+        comments = {name: found[name].comment for name in self._names if name in found}
+        if (refusal := belonging(comments, self._maker.slot)) is not None:
+            raise SourceRefused(refusal[0], hint=refusal[1])
+        for publication in found.values():
+            if publication.is_marked and publication.is_alterable and maker_by(publication.comment) != self._maker:
+                rest = _MADE_FOR.sub("", publication.comment, count=1).removeprefix(MARK)
+                self._connection.execute(_comment(publication.name, self._maker.mark + rest))
+
+    def _is_open(self, publication: Publication) -> bool:
+        is_ours = other_maker(publication.comment, self._maker.slot) is None
+        return self._may_alter and publication.is_alterable and is_ours
+
+    def _obstacle(self, step: Step, found: Mapping[str, Publication]) -> str | None:
+        """Why we can not add a table to its publication, and which statement does."""
+        if step.enters is None:
+            return None
+        if not self._may_alter:
+            why = "source.create is off"
+        elif not self._is_open(found[step.enters]):
+            why = "the publication is not ours to alter"
+        elif not step.place.is_owned:
+            why = "our role does not own it"
+        else:
+            return None
+        statement = addition_sql(step.enters, [(step.place.schema, step.place.name)])
+        return f"it can not be added to publication {step.enters}: {why}; let a superuser run: {statement};"
+
+    def _steps(self, found: Mapping[str, Publication], may_add: Callable[[str], bool]) -> Iterator[Step]:
+        open_ = {name for name, publication in found.items() if self._is_open(publication)}
         ours = {name for name in open_ if found[name].is_marked or self._is_named}
         for place in self._places():
             step = self._step(place, open_, ours, may_add)
@@ -206,7 +297,8 @@ class Publisher:
             return None
         if not leaves and wrong in place.members:
             return None  # somebody else's doing
-        enters = right if right not in place.members and right in open_ else None
+        is_lacking = place.is_safe and not place.members  # and not left out
+        enters = right if right not in place.members and (right in open_ or is_lacking) else None
         return Step(place, leaves, enters)
 
     def _take(self, steps: Sequence[Step]) -> Iterator[tuple[Step, psycopg.Error | None]]:
@@ -263,8 +355,7 @@ class Publisher:
         try:
             with self._connection.transaction():
                 self._connection.execute(statement.encode())
-                remark = sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(sql.Identifier(name), sql.Literal(MARK))
-                self._connection.execute(remark)
+                self._connection.execute(_comment(name, self._maker.mark))
         except pg.DuplicateObject:
             return
         except psycopg.Error as error:
@@ -306,11 +397,18 @@ def existing(connection: psycopg.Connection[Any], names: Sequence[str]) -> list[
     return [name for name in names if name in found]
 
 
-def drop_publication(connection: psycopg.Connection[Any], name: str) -> bool:
-    if not existing(connection, [name]):
-        return False
-    connection.execute(sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(name)))
-    return True
+def drop(connection: psycopg.Connection[Any], names: Sequence[str], maker: Maker, *, is_named: bool) -> list[str]:
+    """Drop those of the publications that we made for this pipeline, or that have our name (`is_named`)."""
+    found = [Publication(*row) for row in connection.execute(_PUBLICATIONS, [list(names)])]
+    found.sort(key=lambda publication: names.index(publication.name))
+    ours = [p.name for p in found if (p.is_marked or is_named) and other_maker(p.comment, maker.slot) is None]
+    for name in ours:
+        connection.execute(sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(name)))
+    return ours
+
+
+def _comment(name: str, comment: str) -> sql.Composed:
+    return sql.SQL("COMMENT ON PUBLICATION {} IS {}").format(sql.Identifier(name), sql.Literal(comment))
 
 
 def _only(schema: str, table: str) -> sql.Composable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -45,9 +46,9 @@ from tailrace.sources.postgres import (
     visibility,
 )
 from tailrace.sources.postgres.capture import PostgresCapture
-from tailrace.sources.postgres.catalog import list_tables, table_schemas
+from tailrace.sources.postgres.catalog import SourceTable, list_tables, table_schemas
 from tailrace.sources.postgres.connection import connect, current_position, server_of, source_errors
-from tailrace.sources.postgres.publications import Publisher
+from tailrace.sources.postgres.publications import Maker, Publisher
 from tailrace.sources.postgres.replication import ReplicationStream
 from tailrace.sources.postgres.types import has_binary_decoder
 from tailrace.sources.postgres.witness import check_same_past
@@ -65,6 +66,8 @@ class PostgresSource(Source):
         self.slot = pipeline.slot_name
         self.publications = publications.names_of(pipeline.publication_name)
         self.patterns = TablePatterns(pipeline.source.tables)
+        self._is_named = pipeline.source.publication is None  # by us
+        self._maker = Maker(pipeline.name, pipeline.slot_name)
         self._founders: dict[int, str] = {}  # what was published when we made the slot
 
     @property
@@ -110,11 +113,9 @@ class PostgresSource(Source):
     def publish(self, is_known: Callable[[str], bool]) -> Published:
         """Publish the tables that have come, and those whose identity came or went in the right way. Cheap.
 
-        A table that `is_known` and is not published was taken out on purpose, and stays out. Does nothing while
-        `source.create` is off.
+        A table that `is_known` and is not published was taken out on purpose, and stays out. While `source.create` is
+        off nothing is published, and what lacks is refused.
         """
-        if not self.settings.create:
-            return Published()
         with source_errors(self.url, "publishing tables"), connect(self.url) as connection:
             return self._publisher(connection).publish(lambda table: not is_known(table))
 
@@ -124,7 +125,7 @@ class PostgresSource(Source):
             wanted = [t for t in list_tables(connection) if self.patterns.matches(t.schema, t.name)]
             return table_schemas(connection, wanted, self.publications)
 
-    def facts(self) -> list[TableFacts]:
+    def facts(self, refused: Mapping[str, str] = MappingProxyType({})) -> list[TableFacts]:
         with source_errors(self.url, "reading the catalog"), connect(self.url) as connection:
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             if not publications.existing(connection, self.publications[:1]):
@@ -138,7 +139,7 @@ class PostgresSource(Source):
             stored = storage.stored_as(connection, [schema.relation for schema in schemas])
             troubles = followed.troubles(connection, schemas, self.publications)
             remarks = followed.remarks(connection, self.publications)
-            return [
+            found = [
                 TableFacts(
                     *(s, published[s.relation], stored[s.relation], wanted[s.relation].bytes),
                     trouble=troubles.get(s.relation, ""),
@@ -147,6 +148,8 @@ class PostgresSource(Source):
                 for s in schemas
                 if s.relation in published
             ]
+            lacking = [table for table in wanted.values() if table.oid not in published]
+            return found + [_unpublished(t, refused[t.table]) for t in lacking if t.table in refused]
 
     def is_founder(self, facts: TableFacts) -> bool:
         return self._founders.get(facts.schema.relation) == facts.membership
@@ -255,8 +258,8 @@ class PostgresSource(Source):
             dropped = []
             if slots.drop_slot(connection, self.slot):
                 dropped.append(f"replication slot {self.slot}")
-            named = (name for name in self.publications if publications.drop_publication(connection, name))
-            return [*dropped, *(f"publication {name}" for name in named)]
+            names = publications.drop(connection, self.publications, self._maker, is_named=self._is_named)
+            return [*dropped, *(f"publication {name}" for name in names)]
 
     def _require_tables(self, connection: psycopg.Connection[tuple[object, ...]]) -> None:
         if not any(self.patterns.matches(t.schema, t.name) and not t.is_unlogged for t in list_tables(connection)):
@@ -270,18 +273,29 @@ class PostgresSource(Source):
             return publications.subscribed(connection, self.publications)
 
     def _publisher(self, connection: psycopg.Connection[tuple[object, ...]]) -> Publisher:
-        return Publisher(connection, self.publications, self.patterns, is_named=self.settings.publication is None)
+        return Publisher(
+            connection,
+            self.publications,
+            self.patterns,
+            self._maker,
+            is_named=self._is_named,
+            may_alter=self.settings.create,
+        )
 
     def _prepare_publications(self, connection: psycopg.Connection[tuple[object, ...]], *, has_slot: bool) -> None:
         publisher = self._publisher(connection)
-        waiting: tuple[str, ...] = ()
         if self.settings.create:
             publisher.create(has_slot=has_slot)
-            waiting = publisher.publish(lambda _: True).waiting
-        publisher.require(waiting, may_create=self.settings.create)
+        publisher.require(publisher.publish(lambda _: True).waiting)
 
     def _all_binary(self) -> bool:
         """A first guess: the stream itself says when a type comes that it can not send in binary."""
         with source_errors(self.url, "reading the catalog"), connect(self.url) as connection:
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")  # types come and go
             return all(map(has_binary_decoder, catalog.published_types(connection, self.publications)))
+
+
+def _unpublished(table: SourceTable, reason: str) -> TableFacts:
+    """A table that is not in the stream: nothing of it is known but its name."""
+    schema = TableSchema(table.schema, table.name, (), (), table.identity, table.oid)
+    return TableFacts(schema, "", StoredAs({}, ""), table.bytes, trouble=reason)
