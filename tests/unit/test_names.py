@@ -18,7 +18,7 @@ from tailrace.model.types import ColumnType, Kind
 from tailrace.sinks.base import ChunkMark
 from tailrace.sinks.null import NullSink
 from tailrace.sinks.sql.dialect import Target
-from tailrace.sinks.sql.naming import check_collisions, flat_name
+from tailrace.sinks.sql.naming import flat_name, refuse_collision
 from tailrace.spark.datasource import newest_schema
 from tailrace.testing.messages import Feed, insert, transaction
 
@@ -96,14 +96,14 @@ def test_a_change_log_is_asked_for_a_table_by_its_name(tmp_path):
 
 
 def test_targets_with_dots_are_not_mistaken_for_each_other():
-    check_collisions([("one", str(Target("a.b", "c"))), ("other", str(Target("a", "b.c")))])
+    refuse_collision("one", str(Target("a.b", "c")), [("other", str(Target("a", "b.c")))])
 
 
 @pytest.mark.parametrize("other", [("a_b", "c"), ("public", "a_b_c"), ("A", "B_c")])
 def test_flat_names_that_collide_are_refused_with_both_tables(other):
-    names = [(table_name(*table), flat_name(*table, {})) for table in (("a", "b_c"), other)]
-    with pytest.raises(SinkRejected, match=f"{table_name(*other)} would both be"):
-        check_collisions(names)
+    first, second = ((table_name(*table), flat_name(*table, {})) for table in (("a", "b_c"), other))
+    with pytest.raises(SinkRejected, match=f"{first[0]} and {second[0]} would both be"):
+        refuse_collision(*second, [first])
 
 
 def test_marks_of_the_null_sink_take_any_name(tmp_path):

@@ -132,8 +132,18 @@ class TableKeeper:
         self._miss({each.schema.table for each in facts})
         live = {table for table, status in self.sink.tables.items() if status.state is TableState.LIVE}
         self._untold = {table: seen for table, seen in self._untold.items() if table in live}
+        self.sink.sink.tend_ahead(self._ahead_until)
         self._discovered_at = time.monotonic()
         self._is_published = self._is_published or not published.waiting
+
+    def _ahead_until(self, table: str, position: str) -> str:
+        """Up to where a live table has newer rows; empty once the sink is there."""
+        status = self.sink.tables.get(table)
+        if status is None or status.state is not TableState.LIVE:
+            return position
+        if not position:
+            return self.source.current_position()
+        return "" if self.source.reached(self.sink.watermark.position, position) else position
 
     def _publish(self) -> Published:
         """Have the tables published that were made since we last looked, and those that can be published better now.

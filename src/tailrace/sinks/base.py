@@ -180,6 +180,13 @@ class Sink(Protocol):
     def drop_quarantined(self, entries: Sequence[Quarantined]) -> None:
         """Forget rows that were set aside."""
 
+    def tend_ahead(self, tend: Callable[[str, str], str]) -> None:
+        """Rows that a commit fetched, or `replay` wrote, are newer than the watermark: their table is ahead of it.
+
+        `tend` is asked for each such table, by name, up to which position that is so, and gets the position that it
+        said last, at first an empty one. Once it says an empty one again, the table is not ahead any more.
+        """
+
     def forget(self) -> None:
         """Remove all that the sink remembers of the pipeline; the tables stay."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +114,9 @@ class NullSink(Sink):
         return 0
 
     def drop_quarantined(self, entries: Sequence[Quarantined]) -> None:
+        return
+
+    def tend_ahead(self, tend: Callable[[str, str], str]) -> None:
         return
 
     def forget(self) -> None:

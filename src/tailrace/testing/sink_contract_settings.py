@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from tailrace.testing.sink_changes import (
     INT,
     ITEMS,
     LOOSE,
+    PAIRS,
     TEXT,
     MakeSink,
     ReadRows,
@@ -106,6 +108,14 @@ class RenamesContract:
             sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [chunk(ITEMS)], clear=True)
         sink.close()
 
+    def test_a_name_that_two_tables_want_is_nobody_else_s_trouble(self, make_sink: MakeSink) -> None:
+        sink = make_sink(tables={ITEMS.table: "loose"})
+        for state in (TableState.SNAPSHOT, TableState.FAILED):
+            sink.commit(Batch(tables=(status(LOOSE), status(ITEMS, state))), SourceRows(ITEMS))
+            sink.begin_snapshot(status(PAIRS, TableState.SNAPSHOT), [chunk(PAIRS)], clear=True)
+        sink.begin_snapshot(status(LOOSE, TableState.SNAPSHOT), [chunk(LOOSE)], clear=True)  # the other has nothing
+        sink.close()
+
 
 class QuarantineContract:
     """`on_error: quarantine`. Needs the fixtures `refuse` and `keep`, besides those of `SinkContract`."""
@@ -139,6 +149,56 @@ class QuarantineContract:
         apply(strict, [net(ITEMS, partials=[change])], 20)
         assert sorted(rows(ITEMS)) == [(1, "a", "x"), (2, "B", "y")]
         assert _told(strict.quarantined()) == [("update", "1")]
+        strict.close()
+
+    def test_a_partial_row_after_a_refused_one_is_read_from_the_source(self, strict: Sink, rows: ReadRows) -> None:
+        """The sink has the row as it was before the refused change, which may have sent what this one does not."""
+        apply(strict, [net(ITEMS, [(1, "a", "old"), (2, "b", "y"), (3, "c", "z")])], 10)
+        apply(strict, [net(ITEMS, [(1, BAD, "new")])], 20)
+        source = SourceRows(ITEMS, [(1, "good", "new")])
+        apply(
+            strict, [net(ITEMS, partials=[partial(ITEMS, ("notes",), [(1, "good", None), (2, "B", None)])])], 30, source
+        )
+        assert source.asked == [("1",)]
+        source = SourceRows(ITEMS, [(9, "moved", "new")])
+        apply(strict, [net(ITEMS, partials=[partial(ITEMS, ("notes",), [(9, "moved", None)], [(1,)])])], 40, source)
+        assert source.asked == [("9",)]
+        assert sorted(rows(ITEMS)) == [(2, "B", "y"), (3, "c", "z"), (9, "moved", "new")]
+        strict.close()
+
+    def test_a_replay_makes_a_table_be_ahead_until_its_changes_have_come(self, strict: Sink, rows: ReadRows) -> None:
+        apply(strict, [net(ITEMS, [(1, BAD, "first"), (5, "b", "second")])], 10)
+        assert strict.replay(strict.quarantined(), SourceRows(ITEMS, [(1, "b", "second")])) == 1  # it was 5 before
+        source = SourceRows(ITEMS, [(7, "a", "first")])
+        moves = [partial(ITEMS, ("notes",), [(new, "m", None)], [(old,)]) for old, new in ((1, 7), (5, 1))]
+        for offset, move in enumerate(moves):
+            apply(strict, [net(ITEMS, partials=[move])], 20 + offset, source)
+        assert source.asked == [("7",), ("1",)]
+        strict.close()
+
+    def test_a_table_with_rows_of_the_source_is_ahead_until_its_place_is_past_them(
+        self, strict: Sink, rows: ReadRows
+    ) -> None:
+        change = partial(ITEMS, ("notes",), [(1, "a", None)])
+        apply(strict, [net(ITEMS, partials=[change])], 10, SourceRows(ITEMS, [(1, "later", "of its own")]))
+        asked = []
+
+        def tend(table: str, position: str, answer: str) -> str:
+            asked.append((table, position))
+            return answer
+
+        for answer in ("0/20", "0/20"):
+            strict.tend_ahead(functools.partial(tend, answer=answer))
+        move = partial(ITEMS, ("notes",), [(9, "a", None)], [(1,)])
+        apply(strict, [net(ITEMS, partials=[move])], 20, SourceRows(ITEMS, [(9, "a", "right")]))
+        strict.tend_ahead(functools.partial(tend, answer=""))  # read again since: nobody knows yet up to where
+        for answer in ("0/30", "", "0/40"):
+            strict.tend_ahead(functools.partial(tend, answer=answer))
+        places = ["", "0/20", "", "", "0/30"]
+        assert asked == [(ITEMS.table, place) for place in places]
+        back, source = partial(ITEMS, ("notes",), [(1, "a", None)], [(9,)]), SourceRows(ITEMS)
+        apply(strict, [net(ITEMS, partials=[back])], 30, source)
+        assert (source.asked, rows(ITEMS)) == ([], [(1, "a", "right")])
         strict.close()
 
     def test_a_refused_row_of_a_chunk_is_set_aside(self, make_sink: MakeSink, rows: ReadRows, refuse: Refuse) -> None:

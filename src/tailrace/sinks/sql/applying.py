@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 
 from tailrace.model.schema import TableSchema
+from tailrace.model.types import Kind
 from tailrace.sinks.base import FetchRows
 from tailrace.sinks.mapping import SchemaMapping
 from tailrace.sinks.sql.dialect import Dialect, Session
@@ -22,8 +23,31 @@ FETCH_BYTES = 16 << 20
 """Rows that are read from the source together: so many at first, then about so much."""
 
 
+_PLAIN = {Kind.INT16, Kind.INT32, Kind.INT64, Kind.TEXT, Kind.UUID}
+"""Keys of these kinds have one text, whoever writes it."""
+
+
+class Stale:
+    """The rows of a table that were set aside: what the sink has under their keys is older than it looks."""
+
+    def __init__(self, schema: TableSchema, keys: Collection[Mapping[str, Any]] = ()) -> None:
+        kinds = {column.type.kind for column in schema.columns if column.name in schema.key}
+        self._is_known = kinds <= _PLAIN and all(key.keys() == set(schema.key) for key in keys)
+        self._keys = {tuple(str(key.get(name)) for name in schema.key) for key in keys}
+
+    def __bool__(self) -> bool:
+        return bool(self._keys)
+
+    def among(self, keys: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Those of the keys (in the key's order) that are stale, or may be."""
+        return [key for key in keys if not self._is_known or tuple(map(str, key)) in self._keys]
+
+
 class TableMerge:
-    """One table of the source, and the `table` (quoted) of the sink that takes its rows."""
+    """One table of the source, and the `table` (quoted) of the sink that takes its rows.
+
+    After `apply`, `has_fetched` says whether rows were read from the source, which may be newer than all changes.
+    """
 
     def __init__(
         self,
@@ -35,16 +59,19 @@ class TableMerge:
         table: str,
         *,
         is_single_key: bool,
+        stale: Stale,
     ) -> None:
         self._dialect, self._session, self._mapping, self._refused = dialect, session, mapping, refused
         self._source, self._table, self._is_single_key = source, table, is_single_key
         self._schema = mapping.schema(source)
+        self._stale = stale
+        self.has_fetched = False
 
     def apply(self, changes: StagedChanges, fetch: FetchRows, *, is_ahead: bool = False) -> None:
         """In order: truncate, deletes, upserts, partial rows.
 
-        In a table that `is_ahead` of these changes, the row under a key that moves may be a later one: what the change
-        did not send of the moved row is not there, but at the source.
+        In a table that `is_ahead` of these changes, the row under a key that moves may be a later one, and in one with
+        stale rows an earlier one: what the change did not send of the moved row is not there, but at the source.
         """
         merge = functools.partial(self._refused.merge, self._source)
         if changes.truncate:
@@ -55,9 +82,11 @@ class TableMerge:
             merge("upsert", changes.upserts, self._upsert)
         for partial in changes.partials:
             absent: list[tuple[Any, ...]] = []
-            change = self._remove if partial.moves and is_ahead else functools.partial(self._change, partial)
+            is_elsewhere = partial.moves and (is_ahead or self._stale)
+            change = self._remove if is_elsewhere else functools.partial(self._change, partial)
             merge("update", partial.rows, functools.partial(change, absent))
             for rows in self._fetched(absent, fetch):
+                self.has_fetched = True
                 merge("upsert", Inline(self._dialect).write(columns_of(self._schema, rows)), self._upsert)
 
     def _delete(self, rows: Relation) -> None:
@@ -76,9 +105,12 @@ class TableMerge:
         absent += found
 
     def _change(self, partial: StagedPartial, absent: list[tuple[Any, ...]], rows: Relation) -> None:
-        """Apply partial rows; the keys of those that the table lacks are added to `absent`."""
+        """Apply partial rows; the keys of those that the table lacks, or has as they were, are added to `absent`."""
         query = absent_keys(self._dialect, self._table, self._schema, rows, moves=partial.moves)
         found = self._session.merge(query, rows)
+        if self._stale:
+            keys = self._stale.among(self._session.merge(staged_keys(self._dialect, self._schema, rows), rows))
+            found = list({*map(tuple, found), *map(tuple, keys)})
         build = move if partial.moves else lambda *arguments: [update(*arguments)]
         for statement in build(self._dialect, self._table, self._schema, partial.unchanged, rows):
             self._session.merge(statement, rows)

@@ -32,7 +32,10 @@ TABLES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
         ("pipeline",),
     ),
     "runs": ({"pipeline": "name", "run": "text", "claimed_at": "moment"}, ("pipeline",)),
-    "tables": ({"pipeline": "name", "name": "name", "status": "text", "undo": "text"}, ("pipeline", "name")),
+    "tables": (
+        {"pipeline": "name", "name": "name", "status": "text", "undo": "text", "ahead": "text"},
+        ("pipeline", "name"),
+    ),
     "quarantine": (
         {
             "pipeline": "name",
@@ -52,6 +55,8 @@ TABLES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     "chunks": (_KEYS | {"chunk": "text", "is_loaded": "flag", "row_count": "integer"}, tuple(_KEYS)),
 }
 """Our tables: the kind of each column, and the key."""
+JUST_READ = "just read "
+"""How the mark of a table begins that is ahead, nobody knows yet up to where."""
 NOTE = "what tailrace remembers; not to be changed by hand"
 
 
@@ -178,6 +183,23 @@ class Bookkeeping:
         found = self._select(session, "tables", ["name", "undo"])
         return {name: msgspec.json.decode(text, type=Undo) for name, text in found if text}
 
+    def mark_ahead(self, session: Session, table: str) -> None:
+        """Rows of the table were read from the source just now, and are newer than the watermark."""
+        self._write_ahead(session, f"{JUST_READ}{uuid.uuid4().hex}", name=table)
+
+    def tend_ahead(self, session: Session, table: str, before: str, now: str) -> None:
+        """Another mark in the place of `before`, unless rows were read again since; empty for none."""
+        self._write_ahead(session, now, name=table, ahead=before)
+
+    def ahead(self, session: Session) -> dict[str, str]:
+        """The marks of tables that have rows which are newer than the watermark."""
+        return {name: mark for name, mark in self._select(session, "tables", ["name", "ahead"]) if mark}
+
+    def _write_ahead(self, session: Session, mark: str, **where: str) -> None:
+        condition, parameters = self._where(**where)
+        column = self._dialect.quote("ahead")
+        session.execute(f"UPDATE {self._names['tables']} SET {column} = %s WHERE {condition}", [mark, *parameters])
+
     def rename(self, session: Session, names: Mapping[str, str]) -> None:
         """What is remembered of tables goes on under their new names."""
         quote = self._dialect.quote
@@ -232,6 +254,11 @@ class Bookkeeping:
             for id_, at, table, operation, key, reason, payload, *place in found
         ]
         return sorted(entries, key=lambda e: (e.at, e.place.offset, e.rejected.table, str(e.rejected.key)))
+
+    def quarantined_keys(self, session: Session, table: str) -> list[dict[str, Any]]:
+        """Of the rows of a table that were set aside."""
+        found = self._select(session, "quarantine", ["row_key"], source_table=table)
+        return [msgspec.json.decode(key) for (key,) in found]
 
     def drop_quarantined(self, session: Session, **where: str) -> None:
         self._delete(session, "quarantine", **where)

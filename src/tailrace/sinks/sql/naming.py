@@ -13,12 +13,13 @@ def flat_name(schema: str, name: str, schemas: Mapping[str, str]) -> str:
     return f"{prefix}_{name}" if prefix else name
 
 
-def check_collisions(names: Iterable[tuple[str, str]], *, folds: bool = True) -> None:
-    """Refuse two source tables that would share one table of a sink. Pairs are (source, sink); most sinks fold case."""
-    seen: dict[str, str] = {}
-    for source, target in names:
-        other = seen.setdefault(target.lower() if folds else target, source)
-        if other != source:
+def refuse_collision(source: str, target: str, others: Iterable[tuple[str, str]], *, folds: bool = True) -> None:
+    """Refuse a source table that would share a table of the sink with another one; most sinks fold case.
+
+    `others` are pairs of a source table and its target.
+    """
+    for other, place in others:
+        if other != source and (place.lower() == target.lower() if folds else place == target):
             raise SinkRejected(
                 f"tables {other} and {source} would both be {target} in the sink",
                 hint="give one of their schemas another name under sinks.<name>.schemas, or exclude one table",

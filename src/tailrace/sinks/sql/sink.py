@@ -8,7 +8,7 @@ create or drop.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -26,13 +26,13 @@ from tailrace.model.types import ColumnType
 from tailrace.model.watermark import SourceIdentity, Watermark
 from tailrace.sinks.base import Batch, ChunkMark, Evolved, FetchRows, Quarantined, Rejected, Sink, SinkState
 from tailrace.sinks.mapping import SchemaMapping
-from tailrace.sinks.sql.applying import TableMerge
-from tailrace.sinks.sql.bookkeeping import Bookkeeping
+from tailrace.sinks.sql.applying import Stale, TableMerge
+from tailrace.sinks.sql.bookkeeping import JUST_READ, Bookkeeping
 from tailrace.sinks.sql.chunks import ChunkLoader
 from tailrace.sinks.sql.composing import composed, few_of
 from tailrace.sinks.sql.dialect import Dialect, Field, Session, Target
 from tailrace.sinks.sql.isolation import Refused, delete_again, replayable
-from tailrace.sinks.sql.naming import check_collisions
+from tailrace.sinks.sql.naming import refuse_collision
 from tailrace.sinks.sql.places import COPIES, Places
 from tailrace.sinks.sql.sessions import Sessions, transaction
 from tailrace.sinks.sql.sifting import Sieve
@@ -289,6 +289,7 @@ class SqlSink(Sink):
     def _apply_all(self, session: Session, batch: Batch, fetch: FetchRows) -> tuple[int, Refused]:
         refused = Refused(self.dialect, session, self._map, is_fatal=self.settings.on_error is OnError.STOP)
         ahead = {status.table for status in batch.tables if status.state is TableState.AHEAD}
+        ahead |= self._notes.ahead(session).keys()
         newest = {evolved.schema.table: evolved.schema for evolved in batch.evolved}
         beside = self._beside(session, batch)
         touched = 0
@@ -299,9 +300,12 @@ class SqlSink(Sink):
             target = self._places.table(changes.schema, is_beside=table in beside)
             with _trouble_of(table), self._sessions.errors(f"merging {table}"):
                 is_single_key = self._evolve(session, newest.get(table, changes.schema), target)
-                self._apply(
+                has_fetched = self._apply(
                     session, changes, target, fetch, refused, is_single_key=is_single_key, is_ahead=table in ahead
                 )
+            if has_fetched:
+                ahead.add(table)
+                self._notes.mark_ahead(session, table)
             touched += changes.count
         return touched, refused
 
@@ -315,12 +319,15 @@ class SqlSink(Sink):
         *,
         is_single_key: bool,
         is_ahead: bool = False,
-    ) -> None:
-        table = self.dialect.qualified(target)
+    ) -> bool:
+        """True if rows were read from the source, and are newer than the changes."""
+        table, source = self.dialect.qualified(target), changes.schema
+        stale = Stale(source, self._notes.quarantined_keys(session, source.table) if changes.partials else ())
         merge = TableMerge(
-            self.dialect, session, self._map, refused, changes.schema, table, is_single_key=is_single_key
+            *(self.dialect, session, self._map, refused, source, table), is_single_key=is_single_key, stale=stale
         )
         merge.apply(changes, fetch, is_ahead=is_ahead)
+        return merge.has_fetched
 
     def _set_aside(self, session: Session, batch: Batch, refused: Refused) -> None:
         """Not the rows of a table that is to be copied again, of which nothing in this batch is applied."""
@@ -373,12 +380,7 @@ class SqlSink(Sink):
         return bool(session.execute(f"SELECT 1 FROM {self.dialect.qualified(target)} LIMIT 1"))
 
     def _prepare(self, session: Session, status: TableStatus, *, clear: bool) -> None:
-        statuses = [
-            each for each in self._notes.statuses(session) if not _is_gone(each) and self._places.has(each.schema)
-        ]
-        others = [each.schema for each in statuses if each.table != status.table]
-        folds = self.dialect.folds_names
-        check_collisions(((s.table, str(self._places.table(s))) for s in [*others, status.schema]), folds=folds)
+        self._refuse_collision(session, status)
         known = self._notes.status(session, status.table)
         is_known = known is not None and known.held_as in ("", status.held_as)  # under this very name
         if clear and (unknown := self._map.unknown(status.schema)):
@@ -391,6 +393,15 @@ class SqlSink(Sink):
             self._tables.prepare_beside(session, schema, target, copy, is_known=is_known)
         else:
             self._tables.prepare(session, schema, target, clear=clear, is_known=is_known)
+
+    def _refuse_collision(self, session: Session, status: TableStatus) -> None:
+        """Another table that has rows in the sink, or will have, keeps its name to itself."""
+        others = [
+            each for each in self._notes.statuses(session) if not _is_gone(each) and self._places.has(each.schema)
+        ]
+        places = ((each.table, str(self._places.table(each.schema))) for each in others)
+        mine = str(self._places.table(status.schema))
+        refuse_collision(status.table, mine, places, folds=self.dialect.folds_names)
 
     def _prepare_first(self, session: Session, status: TableStatus, *, clear: bool) -> None:
         """Without transactional DDL: a table that is being cleared must not pass for a copied one after a crash.
@@ -565,11 +576,13 @@ class SqlSink(Sink):
     def replay(self, entries: Sequence[Quarantined], fetch: FetchRows) -> int:
         """Nobody else commits meanwhile, so what is read now is at least as new as what the sink has of these rows.
 
-        What the pipeline has yet to apply of them comes after, and ends at the same rows.
+        What the pipeline has yet to apply of them comes after, and ends at the same rows; till then the table is ahead.
         """
         with self._sessions.use("replaying its quarantine") as session, transaction(session):
             session.lock(self.owner)
             done = [entry for entry in entries if self._write_again(session, entry.rejected, fetch)]
+            for table in {entry.rejected.table for entry in done}:
+                self._notes.mark_ahead(session, table)
             for entry in done:
                 self._notes.drop_quarantined(session, id=entry.id)
         return len(done)
@@ -595,6 +608,19 @@ class SqlSink(Sink):
                 is_single_key = self._evolve(session, source, target)
                 self._apply(session, changes, target, fetch, refused, is_single_key=is_single_key)
         return not sieve.rejected and not refused.rows
+
+    def tend_ahead(self, tend: Callable[[str, str], str]) -> None:
+        with self._sessions.look("looking for tables that are ahead") as session:
+            marks = self._notes.ahead(session) if self._notes.is_complete(session) else {}
+        places = {table: "" if mark.startswith(JUST_READ) else mark for table, mark in marks.items()}
+        changed = {table: now for table, place in places.items() if (now := tend(table, place)) != place}
+        if not changed:
+            return
+        with self._sessions.use("marking tables that are ahead") as session, transaction(session):
+            session.lock(self.owner)
+            self._check_claim(session)
+            for table, now in changed.items():
+                self._notes.tend_ahead(session, table, marks[table], now)
 
     # --- reading back
 
@@ -711,8 +737,9 @@ class SqlSink(Sink):
 
 
 def _is_gone(status: TableStatus) -> bool:
-    """Whether a table is not at the source any more, nor under its name: another may have it in the sink."""
-    return status.state is TableState.PAUSED and not status.membership
+    """Whether a table is not at the source any more, nor under its name, or never came: another may have its name."""
+    has_left = status.state is TableState.PAUSED and not status.membership
+    return has_left or (status.state is TableState.FAILED and status.stored is None)
 
 
 @contextmanager
