@@ -17,7 +17,7 @@ from tailrace.errors import SinkRejected
 from tailrace.model.types import ColumnType, Kind, arrow_type
 from tailrace.sinks.mapping import SchemaMapping
 from tailrace.sinks.sql import applying, chunks, mysql_text, postgres_binary, sessions, sifting
-from tailrace.sinks.sql.applying import TableMerge
+from tailrace.sinks.sql.applying import Stale, TableMerge
 from tailrace.sinks.sql.dialect import Field
 from tailrace.sinks.sql.sessions import in_pieces
 from tailrace.sinks.sql.sifting import Sieve
@@ -130,7 +130,7 @@ def test_rows_that_the_sink_lacks_are_read_from_the_source_by_their_size(size, p
     monkeypatch.setattr(applying, "FETCH_BYTES", 1_000_000)
     source = Source(size)
     mapping = SchemaMapping({}, lambda _: False)
-    merge = TableMerge(None, None, mapping, None, ITEMS, "items", is_single_key=True)
+    merge = TableMerge(None, None, mapping, None, ITEMS, "items", is_single_key=True, stale=Stale(ITEMS))
     found = [row["id"] for rows in merge._fetched([(n,) for n in range(300)], source.fetch) for row in rows.to_pylist()]
     assert found == list(range(300))
     assert source.asked[:2] == pieces
