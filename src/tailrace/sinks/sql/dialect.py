@@ -393,6 +393,10 @@ class Dialect(ABC):
         """Of each row of `relation`, as many equal rows of `table` as it counts; NULL is equal to NULL."""
 
 
+INSERTED_INTO = "_tailrace_target"
+"""What an INSERT calls its table: one whose name is `excluded` would be taken for the rows of `on_conflict`."""
+
+
 def on_conflict(key: Sequence[str], others: Mapping[str, str]) -> str:
     """What PostgreSQL and SQLite do with a row whose key is there already. Names are quoted."""
     changes = ", ".join(f"{name} = excluded.{name}" for name in others)

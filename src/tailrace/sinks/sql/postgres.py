@@ -21,6 +21,7 @@ from tailrace.model.text import to_text
 from tailrace.model.types import ColumnType
 from tailrace.sinks.sql import postgres_reading, postgres_types
 from tailrace.sinks.sql.dialect import (
+    INSERTED_INTO,
     Dialect,
     ExistingColumn,
     ExistingTable,
@@ -259,7 +260,7 @@ class PostgresDialect(Dialect):
         session.execute("RELEASE SAVEPOINT clearing")
 
     def insert(self, table: str, columns: str, query: str, key: Sequence[str], others: Mapping[str, str]) -> str:
-        statement = f"INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE {query}"
+        statement = f"INSERT INTO {table} AS {INSERTED_INTO} ({columns}) OVERRIDING SYSTEM VALUE {query}"
         return f"{statement} {on_conflict(key, others)}" if key else statement
 
     def exchange(self, table: str, copy: str, names: Sequence[str], key: Sequence[str]) -> list[str]:

@@ -19,6 +19,7 @@ from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType
 from tailrace.sinks.sql import sqlite_session, sqlite_values
 from tailrace.sinks.sql.dialect import (
+    INSERTED_INTO,
     Dialect,
     ExistingColumn,
     ExistingTable,
@@ -224,7 +225,7 @@ class SqliteDialect(Dialect):
 
     def insert(self, table: str, columns: str, query: str, key: Sequence[str], others: Mapping[str, str]) -> str:
         """`WHERE true`, because SQLite would take the ON of the conflict for that of a join."""
-        statement = f"INSERT INTO {table} ({columns}) {query}"
+        statement = f"INSERT INTO {table} AS {INSERTED_INTO} ({columns}) {query}"
         return f"{statement} WHERE true {on_conflict(key, others)}" if key else statement
 
     def delete(self, table: str, relation: str, key: Mapping[str, str], where: str = "") -> str:
