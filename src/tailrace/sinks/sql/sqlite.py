@@ -245,7 +245,7 @@ class SqliteDialect(Dialect):
         row_id = _row_id(session, table, schema)
         names = [column.name for column in schema.columns]
         equal = " AND ".join(f"t.{self.quote(name)} IS {relation.values[name]}" for name in names)
-        mine = ", ".join(f"t.{self.quote(name)}" for name in names)
+        mine = ", ".join(f"t.{self.quote(name)} {sqlite_values.EXACTLY}" for name in names)
         ranked = (
             f"SELECT t.{row_id} AS place, sum({relation.values[COPIES]}) AS copies,"
             f" row_number() OVER (PARTITION BY {mine}) AS number"
@@ -255,7 +255,10 @@ class SqliteDialect(Dialect):
 
 
 def _unique(session: Session, target: Target, primary: frozenset[str]) -> frozenset[frozenset[str]]:
-    """Unique indexes that tell all values apart, and the key that is the row id, which has no index."""
+    """Unique indexes that tell all values apart, and the key that is the row id, which has no index.
+
+    Not those beside which the same columns are unique by another collation: an upsert would take either for the key.
+    """
     found: dict[str, set[str]] = {}
     folding, origins = set(), set()
     for index, origin, column, collation in session.execute(_UNIQUE, [target.name]):
@@ -264,6 +267,7 @@ def _unique(session: Session, target: Target, primary: frozenset[str]) -> frozen
         if collation != "BINARY" or column is None:
             folding.add(index)
     exact = {frozenset(names) for index, names in found.items() if index not in folding}
+    exact -= {frozenset(found[index]) for index in folding}
     return frozenset(exact if "pk" in origins or not primary else exact | {primary})
 
 
