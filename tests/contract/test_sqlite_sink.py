@@ -512,6 +512,59 @@ def test_a_key_that_is_also_unique_by_another_collation_is_refused(sink, execute
         apply(sink, [net(FOLDED, [("a", "x", "y")])], 10)
 
 
+LENIENT = [
+    "name TEXT UNIQUE ON CONFLICT IGNORE, notes TEXT",
+    "name TEXT UNIQUE ON CONFLICT REPLACE, notes TEXT",
+    "name TEXT UNIQUE ON CONFLICT FAIL, notes TEXT",
+    "name TEXT, notes TEXT NOT NULL ON CONFLICT IGNORE",
+    "name TEXT, notes TEXT DEFAULT 'x' NOT NULL ON CONFLICT REPLACE",
+    "name TEXT, notes TEXT, CHECK (notes IS NOT NULL) ON CONFLICT IGNORE",
+    "name TEXT, notes TEXT, UNIQUE (name) ON CONFLICT ROLLBACK",
+]
+
+
+@pytest.mark.parametrize("columns", LENIENT)
+@pytest.mark.parametrize("way", ["insert", "upsert", "update", "move", "copy"])
+def test_rows_that_a_table_would_drop_without_a_word_are_refused(sink, rows, execute, columns, way):
+    execute(f"CREATE TABLE items (id INTEGER PRIMARY KEY ON CONFLICT IGNORE, {columns})")
+    before = [(1, "a", "x"), (2, "b", "y")]
+    live(sink, load(sink, ITEMS, before), ITEMS)
+    bad = "a", None
+    changes = {
+        "insert": net(ITEMS, [(3, *bad)]),
+        "upsert": net(ITEMS, [(2, *bad)]),
+        "update": net(ITEMS, partials=[partial(ITEMS, (), [(2, *bad)])]),
+        "move": net(ITEMS, partials=[partial(ITEMS, (), [(9, *bad)], [(2,)])]),
+    }
+    with pytest.raises(SinkRejected, match="constraint failed"):
+        if way == "copy":
+            live(sink, load(sink, ITEMS, [*before, (3, *bad)], generation=2), ITEMS)
+        else:
+            apply(sink, [changes[way]], 10)
+    assert sorted(rows(ITEMS)) == before
+
+
+@pytest.mark.parametrize("key", ["INTEGER PRIMARY KEY", "INT PRIMARY KEY", "INTEGER UNIQUE"])
+@pytest.mark.parametrize("policy", ["IGNORE", "REPLACE", "FAIL"])
+def test_rows_are_changed_by_their_key_whatever_it_does_with_conflicts(sink, rows, query, execute, key, policy):
+    execute(f"CREATE TABLE items (id {key} ON CONFLICT {policy}, name TEXT, notes TEXT, own INT DEFAULT 7)")
+    apply(sink, [net(ITEMS, [(1, "a", "x"), (2, "b", "y")])], 10)
+    execute("UPDATE items SET own = 8")
+    apply(sink, [net(ITEMS, [(1, "changed", None), (3, "c", None)])], 20)
+    assert query("SELECT id, name, own FROM items ORDER BY id") == [(1, "changed", 8), (2, "b", 8), (3, "c", 7)]
+
+
+@pytest.mark.parametrize("columns", LENIENT)
+def test_rows_that_a_table_would_drop_without_a_word_are_set_aside(make_sink, rows, execute, columns):
+    sink = make_sink(on_error="quarantine")
+    execute(f"CREATE TABLE items (id INTEGER PRIMARY KEY ON CONFLICT IGNORE, {columns})")
+    apply(sink, [net(ITEMS, [(1, "a", "x"), (2, "b", "y")])], 10)
+    apply(sink, [net(ITEMS, [(3, "a", None), (4, "d", "z")])], 20)
+    assert sorted(rows(ITEMS)) == [(1, "a", "x"), (2, "b", "y"), (4, "d", "z")]
+    assert [entry.rejected.key for entry in sink.quarantined()] == [{"id": "3"}]
+    sink.close()
+
+
 # --- names -----------------------------------------------------------------------------------------------------------
 
 

@@ -224,8 +224,11 @@ class SqliteDialect(Dialect):
         session.execute(f"DELETE FROM {table}")
 
     def insert(self, table: str, columns: str, query: str, key: Sequence[str], others: Mapping[str, str]) -> str:
-        """`WHERE true`, because SQLite would take the ON of the conflict for that of a join."""
-        statement = f"INSERT INTO {table} AS {INSERTED_INTO} ({columns}) {query}"
+        """`WHERE true`, because SQLite would take the ON of the conflict for that of a join.
+
+        OR ABORT, here and in `update`, overrules what a table's own constraints say, such as ON CONFLICT IGNORE.
+        """
+        statement = f"INSERT OR ABORT INTO {table} AS {INSERTED_INTO} ({columns}) {query}"
         return f"{statement} WHERE true {on_conflict(key, others)}" if key else statement
 
     def delete(self, table: str, relation: str, key: Mapping[str, str], where: str = "") -> str:
@@ -235,7 +238,7 @@ class SqliteDialect(Dialect):
 
     def update(self, table: str, relation: str, match: str, changes: Mapping[str, str]) -> str:
         sets = ", ".join(f"{name} = {value}" for name, value in changes.items())
-        return f"UPDATE {table} AS t SET {sets} FROM {relation} WHERE {match}"
+        return f"UPDATE OR ABORT {table} AS t SET {sets} FROM {relation} WHERE {match}"
 
     def delete_copies(self, session: Session, table: str, schema: TableSchema, relation: Relation) -> str:
         """Rows are numbered among their equals in the table: some that differ in the source (0.0, -0.0) are equal here.
