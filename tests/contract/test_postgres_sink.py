@@ -282,6 +282,66 @@ def test_a_restarted_server_is_found_again(tmp_path, monkeypatch):
         sink.close()
 
 
+# --- settings of others ----------------------------------------------------------------------------------------------
+
+HOSTILE = {
+    "array_nulls": "off",
+    "bytea_output": "escape",
+    "DateStyle": "'SQL, DMY'",
+    "default_transaction_isolation": "serializable",
+    "extra_float_digits": "-15",
+    "IntervalStyle": "sql_standard",
+    "quote_all_identifiers": "on",
+    "standard_conforming_strings": "off",
+    "TimeZone": "'Asia/Tokyo'",
+    "transform_null_equals": "on",
+    "xmloption": "document",
+}
+
+
+@pytest.fixture
+def hostile_sink(postgres_url, query, make_sink) -> Iterator[PostgresSink]:
+    database = postgres_url.rpartition("/")[2]
+    for name, value in HOSTILE.items():
+        query(f"ALTER DATABASE {quote(database)} SET {name} = {value}")
+    sink = make_sink()
+    yield sink
+    sink.close()
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_values_do_not_depend_on_the_settings_of_a_database(hostile_sink, query, name):
+    schema = TableSchema("public", "typed", (Column("id", INT), Column("v", SAMPLES[name].type)), ("id",))
+    values = SAMPLES[name].values
+    numbers = pa.array(range(len(values)), pa.int64())
+    batch = schema.rows([numbers, values])
+    live(hostile_sink, load(hostile_sink, schema, batch), schema)
+    hostile_sink._versions.clear()  # so that the table is looked at as one that is there already
+    apply(hostile_sink, [net(schema, batch)], 10)
+    found = query("SELECT v::text FROM typed ORDER BY id")
+    assert found == [(text,) for text in EXPECTED[name]]
+
+
+def test_what_is_read_as_xml_or_as_a_literal_does_not_depend_on_the_settings_of_a_database(hostile_sink):
+    with hostile_sink._sessions.use("being tested") as session:
+        assert session.execute("SHOW xmloption") == [("content",)]
+        assert session.execute("SHOW standard_conforming_strings") == [("on",)]
+
+
+def test_rows_that_a_policy_hides_from_us_are_an_error(tmp_path, query, poor_url):
+    query("CREATE SCHEMA _tailrace AUTHORIZATION poor")
+    query("CREATE TABLE items (id bigint PRIMARY KEY, name text, notes text)")
+    query("GRANT ALL ON items TO poor")
+    query("GRANT ALL ON SCHEMA public TO poor")
+    sink = PostgresSink(pipeline(tmp_path, poor_url, "shop"), "replica")
+    apply(sink, [net(ITEMS, [(1, "a", None), (2, "b", None)])], 10)
+    query("ALTER TABLE items ENABLE ROW LEVEL SECURITY")
+    query("CREATE POLICY odd ON items USING (id % 2 = 1)")
+    with pytest.raises(SinkRejected, match=r"merging public\.items: .*row-level security"):
+        apply(sink, [net(ITEMS, deletes=[(2,)])], 20)
+    sink.close()
+
+
 # --- the server's refusals -------------------------------------------------------------------------------------------
 
 
