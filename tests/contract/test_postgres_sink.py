@@ -27,6 +27,7 @@ from tailrace.testing.sample_values import DIGITS, SAMPLES, TEXTS, UUIDS
 from tailrace.testing.sink_changes import (
     INT,
     ITEMS,
+    LOOSE,
     ORDERS,
     PAIRS,
     TEXT,
@@ -100,7 +101,7 @@ EXPECTED = {
 }
 """What psql prints."""
 
-SESSION = "-c DateStyle=ISO -c TimeZone=UTC -c IntervalStyle=iso_8601 -c bytea_output=hex"
+SESSION = "-c DateStyle=ISO -c TimeZone=UTC -c IntervalStyle=iso_8601 -c bytea_output=hex -c extra_float_digits=1"
 
 
 def quote(name: str) -> str:
@@ -281,6 +282,66 @@ def test_a_restarted_server_is_found_again(tmp_path, monkeypatch):
         sink.close()
 
 
+# --- settings of others ----------------------------------------------------------------------------------------------
+
+HOSTILE = {
+    "array_nulls": "off",
+    "bytea_output": "escape",
+    "DateStyle": "'SQL, DMY'",
+    "default_transaction_isolation": "serializable",
+    "extra_float_digits": "-15",
+    "IntervalStyle": "sql_standard",
+    "quote_all_identifiers": "on",
+    "standard_conforming_strings": "off",
+    "TimeZone": "'Asia/Tokyo'",
+    "transform_null_equals": "on",
+    "xmloption": "document",
+}
+
+
+@pytest.fixture
+def hostile_sink(postgres_url, query, make_sink) -> Iterator[PostgresSink]:
+    database = postgres_url.rpartition("/")[2]
+    for name, value in HOSTILE.items():
+        query(f"ALTER DATABASE {quote(database)} SET {name} = {value}")
+    sink = make_sink()
+    yield sink
+    sink.close()
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_values_do_not_depend_on_the_settings_of_a_database(hostile_sink, query, name):
+    schema = TableSchema("public", "typed", (Column("id", INT), Column("v", SAMPLES[name].type)), ("id",))
+    values = SAMPLES[name].values
+    numbers = pa.array(range(len(values)), pa.int64())
+    batch = schema.rows([numbers, values])
+    live(hostile_sink, load(hostile_sink, schema, batch), schema)
+    hostile_sink._versions.clear()  # so that the table is looked at as one that is there already
+    apply(hostile_sink, [net(schema, batch)], 10)
+    found = query("SELECT v::text FROM typed ORDER BY id")
+    assert found == [(text,) for text in EXPECTED[name]]
+
+
+def test_what_is_read_as_xml_or_as_a_literal_does_not_depend_on_the_settings_of_a_database(hostile_sink):
+    with hostile_sink._sessions.use("being tested") as session:
+        assert session.execute("SHOW xmloption") == [("content",)]
+        assert session.execute("SHOW standard_conforming_strings") == [("on",)]
+
+
+def test_rows_that_a_policy_hides_from_us_are_an_error(tmp_path, query, poor_url):
+    query("CREATE SCHEMA _tailrace AUTHORIZATION poor")
+    query("CREATE TABLE items (id bigint PRIMARY KEY, name text, notes text)")
+    query("GRANT ALL ON items TO poor")
+    query("GRANT ALL ON SCHEMA public TO poor")
+    sink = PostgresSink(pipeline(tmp_path, poor_url, "shop"), "replica")
+    apply(sink, [net(ITEMS, [(1, "a", None), (2, "b", None)])], 10)
+    query("ALTER TABLE items ENABLE ROW LEVEL SECURITY")
+    query("CREATE POLICY odd ON items USING (id % 2 = 1)")
+    with pytest.raises(SinkRejected, match=r"merging public\.items: .*row-level security"):
+        apply(sink, [net(ITEMS, deletes=[(2,)])], 20)
+    sink.close()
+
+
 # --- the server's refusals -------------------------------------------------------------------------------------------
 
 
@@ -422,6 +483,77 @@ def test_a_table_that_we_made_is_made_again_when_its_types_change(sink, query):
     changed = msgspec.structs.replace(ITEMS, columns=(*ITEMS.columns[:2], Column("notes", INT)))
     sink.begin_snapshot(status(changed, TableState.SNAPSHOT, generation=2), [], clear=True)
     assert query("SELECT format_type(atttypid, -1) FROM pg_attribute WHERE attname = 'notes'") == [("bigint",)]
+
+
+NUMERIC = ColumnType(Kind.NUMERIC, "numeric")
+
+
+@pytest.mark.parametrize(
+    ("type_", "first", "second", "text"),
+    [
+        (NUMERIC, "1.0", "1.00", "1.00"),
+        (SAMPLES["float64"].type, 0.0, -0.0, "-0"),
+        (ColumnType(Kind.OTHER, "numrange"), "[1.0,2)", "[1.00,2)", "[1.00,2)"),
+        (ColumnType(Kind.JSON, "jsonb"), '{"a": 1.0}', '{"a": 1.00}', '{"a": 1.00}'),
+        (ColumnType(Kind.TEXT, "bpchar"), "a", "a  ", "a  "),
+    ],
+)
+@pytest.mark.parametrize("others", [(), (Column("v", TEXT),)])
+def test_a_table_that_is_copied_again_has_its_keys_in_their_new_form(sink, query, type_, first, second, text, others):
+    """They are equal, and look different."""
+    schema = TableSchema("public", "forms", (Column("k", type_), *others), ("k",))
+    live(sink, load(sink, schema, [(first, "a")]), schema)
+    live(sink, load(sink, schema, [(second, "a")], generation=2), schema)
+    assert query("SELECT concat(k) FROM forms") == [(text,)]
+
+
+def test_a_table_that_is_copied_again_has_its_intervals_in_their_new_form(sink, query):
+    schema = TableSchema("public", "forms", (Column("k", SAMPLES["interval"].type),), ("k",))
+    days, month = (SAMPLES["interval"].values.slice(place, 1) for place in (2, 3))
+    for generation, keys in enumerate((days, month), 1):
+        rows = pa.RecordBatch.from_arrays([keys], schema=schema.arrow)
+        live(sink, load(sink, schema, rows, generation=generation), schema)
+    assert query("SELECT k::text FROM forms") == [("P1M",)]
+
+
+def test_a_streamed_key_in_a_new_form_is_the_key(sink, query):
+    schema = TableSchema("public", "forms", (Column("k", NUMERIC), Column("v", TEXT)), ("k",))
+    apply(sink, [net(schema, [("1.0", "a"), ("2.0", "b")])], 10)
+    apply(sink, [net(schema, [("1.00", "a")], deletes=[("1.0",)])], 20)
+    apply(sink, [net(schema, partials=[partial(schema, ("v",), [("2.00", None)], [("2.0",)])])], 30)
+    assert sorted(query("SELECT k::text, v FROM forms")) == [("1.00", "a"), ("2.00", "b")]
+
+
+def test_a_key_that_the_server_would_make_by_itself_is_copied_again(sink, query):
+    query("CREATE TABLE items (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text, notes text)")
+    live(sink, load(sink, ITEMS, [(1, "a", None), (2, "b", None)]), ITEMS)
+    live(sink, load(sink, ITEMS, [(1, "a2", None), (3, "c", None)], generation=2), ITEMS)
+    assert sorted(query("SELECT id, name FROM items")) == [(1, "a2"), (3, "c")]
+
+
+@pytest.mark.parametrize(
+    ("column", "index"),
+    [("folding", "folding"), ("folding", '"C"'), ('"C"', "folding")],
+    ids=["both", "column", "index"],
+)
+def test_a_key_whose_collation_takes_different_texts_for_equal_is_refused(sink, query, column, index):
+    """As if it were: the servers of these tests have no ICU, which alone makes such collations."""
+    query('CREATE COLLATION folding FROM "C"')
+    query(f"CREATE TABLE folded (k text COLLATE {column}, v text)")
+    query(f"CREATE UNIQUE INDEX by_key ON folded (k COLLATE {index})")
+    schema = TableSchema("public", "folded", (Column("k", TEXT), Column("v", TEXT)), ("k",))
+    apply(sink, [net(schema, [("a", "x")])], 10)
+    query("UPDATE pg_collation SET collisdeterministic = false WHERE collname = 'folding'")
+    sink._versions.clear()
+    with pytest.raises(SinkRejected, match=r"no unique index on \(k\)"):
+        apply(sink, [net(schema, [("A", "x")])], 20)
+
+
+def test_rows_without_a_key_are_deleted_from_columns_of_any_collation(sink, rows, query):
+    query('CREATE TABLE loose (x bigint, y text COLLATE "C")')
+    apply(sink, [net(LOOSE, [(1, "a"), (1, "a"), (1, "A")])], 10)
+    apply(sink, [net(LOOSE, deletes=[(1, "a")], copies=[1])], 20)
+    assert sorted(rows(LOOSE)) == [(1, "A"), (1, "a")]
 
 
 def test_indexes_and_grants_of_others_survive_a_new_snapshot(sink, query):

@@ -22,6 +22,7 @@ from tailrace.model.types import ColumnType, Kind
 from tailrace.sinks.base import Batch
 from tailrace.sinks.sql import sink as sql_sink
 from tailrace.sinks.sql import sqlite_session
+from tailrace.sinks.sql.isolation import delete_again
 from tailrace.sinks.sql.sqlite import SqliteSink
 from tailrace.testing.sample_values import DIGITS, SAMPLES, TEXTS, UUIDS
 from tailrace.testing.sink_changes import (
@@ -450,6 +451,124 @@ def test_doubles_go_unchanged_into_a_column_that_somebody_declared_real(sink, ro
     values = list(enumerate([0.1, 1.0, 1e300, 5e-324, float("inf"), None]))
     apply(sink, [net(schema, [*values, (9, float("nan"))])], 10)
     assert rows(schema) == [*values, (9, "NaN")]
+
+
+FOLDING = "k TEXT COLLATE NOCASE, v TEXT COLLATE NOCASE, w TEXT COLLATE RTRIM"
+FOLDED = TableSchema("public", "folded", (Column("k", TEXT), Column("v", TEXT), Column("w", TEXT)), ("k",))
+
+
+@pytest.fixture
+def folded(sink, execute) -> SqliteSink:
+    """Somebody's table whose key is exact, though a comparison with its columns is not by itself."""
+    execute(f"CREATE TABLE folded ({FOLDING})", "CREATE UNIQUE INDEX exact ON folded (k COLLATE BINARY)")
+    apply(sink, [net(FOLDED, [("a", "x", "y"), ("A", "x", "y"), ("b", "x", "y"), ("B", "x", "y")])], 10)
+    return sink
+
+
+def test_rows_whose_keys_are_equal_by_a_collation_only_are_not_deleted(folded, rows):
+    apply(folded, [net(FOLDED, deletes=[("a",), ("B",)])], 20)
+    assert sorted(rows(FOLDED)) == [("A", "x", "y"), ("b", "x", "y")]
+
+
+def test_rows_whose_keys_are_equal_by_a_collation_only_are_not_changed(folded, rows):
+    sent = partial(FOLDED, ("w",), [("a", "x2", None)])
+    moved = partial(FOLDED, ("w",), [("C", "x3", None)], [("B",)])
+    apply(folded, [net(FOLDED, [("A", "X", "Y")], partials=[sent, moved])], 20)
+    assert sorted(rows(FOLDED)) == [("A", "X", "Y"), ("C", "x3", "y"), ("a", "x2", "y"), ("b", "x", "y")]
+    again = partial(FOLDED, ("w",), [("c", "x4", None)], [("C",)])
+    apply(folded, [net(FOLDED, partials=[again])], 30)
+    assert sorted(rows(FOLDED)) == [("A", "X", "Y"), ("a", "x2", "y"), ("b", "x", "y"), ("c", "x4", "y")]
+
+
+def test_partial_rows_that_are_there_by_a_collation_only_are_read_from_the_source(folded, rows):
+    source = SourceRows(FOLDED, [("c", "of the", "source")])
+    changes = partial(FOLDED, ("w",), [("c", "x", None)])
+    apply(folded, [net(FOLDED, [("C", "x", "y")], partials=[changes])], 20, source)
+    assert source.asked == [("c",)]
+    assert ("c", "of the", "source") in rows(FOLDED)
+
+
+def test_a_refused_delete_that_is_repeated_finds_its_row_only(folded, rows):
+    with folded._sessions.use("being tested") as session:
+        session.begin()
+        assert delete_again(session, folded.dialect, '"folded"', FOLDED, ["B"])
+        session.commit()
+    assert sorted(rows(FOLDED)) == [("A", "x", "y"), ("a", "x", "y"), ("b", "x", "y")]
+
+
+def test_rows_without_a_key_that_are_equal_by_a_collation_only_are_not_deleted(sink, rows, execute):
+    schema = msgspec.structs.replace(FOLDED, key=(), identity=Identity.FULL)
+    execute(f"CREATE TABLE folded ({FOLDING})")
+    apply(sink, [net(schema, [("A", "x", "y "), ("a", "x", "y"), ("a", "x", "y"), ("a", "x", "y ")])], 10)
+    apply(sink, [net(schema, deletes=[("a", "x", "y")], copies=[2])], 20)
+    assert sorted(rows(schema)) == [("A", "x", "y "), ("a", "x", "y ")]
+
+
+def test_a_key_that_is_also_unique_by_another_collation_is_refused(sink, execute):
+    """An upsert would take either for the key."""
+    execute("CREATE TABLE folded (k TEXT COLLATE NOCASE UNIQUE, v TEXT, w TEXT)")
+    execute("CREATE UNIQUE INDEX exact ON folded (k COLLATE BINARY)")
+    with pytest.raises(SinkRejected, match=r"no unique index on \(k\)"):
+        apply(sink, [net(FOLDED, [("a", "x", "y")])], 10)
+
+
+LENIENT = [
+    "name TEXT UNIQUE ON CONFLICT IGNORE, notes TEXT",
+    "name TEXT UNIQUE ON CONFLICT REPLACE, notes TEXT",
+    "name TEXT UNIQUE ON CONFLICT FAIL, notes TEXT",
+    "name TEXT, notes TEXT NOT NULL ON CONFLICT IGNORE",
+    "name TEXT, notes TEXT DEFAULT 'x' NOT NULL ON CONFLICT REPLACE",
+    "name TEXT, notes TEXT, CHECK (notes IS NOT NULL) ON CONFLICT IGNORE",
+    "name TEXT, notes TEXT, UNIQUE (name) ON CONFLICT ROLLBACK",
+]
+
+
+@pytest.mark.parametrize("columns", LENIENT)
+@pytest.mark.parametrize("way", ["insert", "upsert", "update", "move"])
+def test_rows_that_a_table_would_drop_without_a_word_are_refused(sink, rows, execute, columns, way):
+    execute(f"CREATE TABLE items (id INTEGER PRIMARY KEY ON CONFLICT IGNORE, {columns})")
+    apply(sink, [net(ITEMS, [(1, "a", "x"), (2, "b", "y")])], 10)
+    bad = "a", None
+    changes = {
+        "insert": net(ITEMS, [(3, *bad)]),
+        "upsert": net(ITEMS, [(2, *bad)]),
+        "update": net(ITEMS, partials=[partial(ITEMS, (), [(2, *bad)])]),
+        "move": net(ITEMS, partials=[partial(ITEMS, (), [(9, *bad)], [(2,)])]),
+    }
+    with pytest.raises(SinkRejected, match="constraint failed"):
+        apply(sink, [changes[way]], 20)
+    assert sorted(rows(ITEMS)) == [(1, "a", "x"), (2, "b", "y")]
+
+
+@pytest.mark.parametrize("columns", LENIENT)
+def test_rows_that_a_table_would_drop_without_a_word_are_refused_in_a_new_copy(sink, rows, execute, columns):
+    execute(f"CREATE TABLE items (id INTEGER PRIMARY KEY, {columns})")
+    live(sink, load(sink, ITEMS, [(1, "a", "x")]), ITEMS)
+    begun = load(sink, ITEMS, [(1, "a", "x"), (3, "a", None)], generation=2)
+    with pytest.raises(SinkRejected, match="constraint failed"):
+        live(sink, begun, ITEMS)
+    assert rows(ITEMS) == [(1, "a", "x")]
+
+
+@pytest.mark.parametrize("key", ["INTEGER PRIMARY KEY", "INT PRIMARY KEY", "INTEGER UNIQUE"])
+@pytest.mark.parametrize("policy", ["IGNORE", "REPLACE", "FAIL"])
+def test_rows_are_changed_by_their_key_whatever_it_does_with_conflicts(sink, rows, query, execute, key, policy):
+    execute(f"CREATE TABLE items (id {key} ON CONFLICT {policy}, name TEXT, notes TEXT, own INT DEFAULT 7)")
+    apply(sink, [net(ITEMS, [(1, "a", "x"), (2, "b", "y")])], 10)
+    execute("UPDATE items SET own = 8")
+    apply(sink, [net(ITEMS, [(1, "changed", None), (3, "c", None)])], 20)
+    assert query("SELECT id, name, own FROM items ORDER BY id") == [(1, "changed", 8), (2, "b", 8), (3, "c", 7)]
+
+
+@pytest.mark.parametrize("columns", LENIENT)
+def test_rows_that_a_table_would_drop_without_a_word_are_set_aside(make_sink, rows, execute, columns):
+    sink = make_sink(on_error="quarantine")
+    execute(f"CREATE TABLE items (id INTEGER PRIMARY KEY ON CONFLICT IGNORE, {columns})")
+    apply(sink, [net(ITEMS, [(1, "a", "x"), (2, "b", "y")])], 10)
+    apply(sink, [net(ITEMS, [(3, "a", None), (4, "d", "z")])], 20)
+    assert sorted(rows(ITEMS)) == [(1, "a", "x"), (2, "b", "y"), (4, "d", "z")]
+    assert [entry.rejected.key for entry in sink.quarantined()] == [{"id": "3"}]
+    sink.close()
 
 
 # --- names -----------------------------------------------------------------------------------------------------------

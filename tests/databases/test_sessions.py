@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
 
 from tailrace import config
 from tailrace.errors import SourceUnavailable
+from tailrace.model.schema import Column, TableSchema
+from tailrace.model.types import ColumnType, Kind
 from tailrace.pipeline import preflight, status
 from tailrace.sinks.sql.mysql_session import MySqlSession
 from tailrace.sinks.sql.postgres_session import PostgresSession
@@ -196,6 +199,15 @@ def test_nothing_but_the_copy_of_the_locked_table_waits_for_its_lock(
                     in_time(lambda name=name, held=held: list(source.read_all(schemas[name], held.id)))
     finally:
         source.drop()
+
+
+def test_a_key_with_nulls_in_it_is_found_whatever_a_database_says_of_them(url: str) -> None:
+    words = Column("k", ColumnType(Kind.ARRAY, "text[]", element=ColumnType(Kind.TEXT, "text")), nullable=False)
+    schema = TableSchema("public", "items", (words,), ("k",))
+    execute(url, "CREATE TABLE items (k text[] PRIMARY KEY)", "INSERT INTO items VALUES ('{NULL,a}')")
+    execute(url, f"ALTER DATABASE {url.rpartition('/')[2]} SET array_nulls = off")
+    found = snapshot.read_rows(url, schema, pa.RecordBatch.from_pydict({"k": ["{NULL,a}"]}))
+    assert found.num_rows == 1
 
 
 @pytest.mark.spark

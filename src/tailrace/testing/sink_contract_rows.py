@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from tailrace.model.lifecycle import TableState
-from tailrace.model.schema import Column, TableSchema
+from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.sinks.base import Batch, Sink
 from tailrace.testing.sink_changes import (
     INT,
@@ -14,15 +15,22 @@ from tailrace.testing.sink_changes import (
     ODD,
     ORDERS,
     PAIRS,
+    TEXT,
     ReadRows,
     SourceRows,
     apply,
+    live,
+    load,
     net,
     partial,
     same,
     status,
     watermark,
 )
+
+ALIASES = ("excluded", "t", "s", "r", "new", "old")
+SPOKEN = (*ALIASES, "place", "copies", "number", "content", "file", "c0", "c1", "n0")
+"""Names that statements of sinks give to something of their own, those of tables first."""
 
 
 class RowsContract:
@@ -197,3 +205,36 @@ class RowsContract:
         apply(sink, [net(ITEMS, [(1, "a", "x")])], 10)
         apply(sink, [net(turned, [("y", "b", 2)])], 20)
         assert same(rows(ITEMS), [(1, "a", "x"), (2, "b", "y")])
+
+    # --- names -------------------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("name", ALIASES)
+    def test_a_table_may_have_any_name_that_our_statements_use(self, sink: Sink, rows: ReadRows, name: str) -> None:
+        key, *others = (name, *(other for other in SPOKEN if other != name))
+        columns = (Column(key, INT, nullable=False), *(Column(other, TEXT) for other in others))
+        schema = TableSchema("public", name, columns, (key,))
+
+        def row(number: int, text: str) -> tuple[int | str, ...]:
+            return (number, *(f"{text} {place}" for place in range(len(others))))
+
+        live(sink, load(sink, schema, [row(n, "copied") for n in (1, 2, 3, 4)]), schema)
+        apply(sink, [net(schema, [row(1, "changed"), row(5, "new")], deletes=[(2,)])], 10)
+        moved = partial(schema, (others[-1],), [row(9, "moved")], [(3,)])
+        sent = partial(schema, tuple(others[1:]), [row(4, "sent")])
+        apply(sink, [net(schema, partials=[moved, sent])], 20)
+        after_move = (*row(9, "moved")[:-1], row(3, "copied")[-1])
+        after_send = (*row(4, "sent")[:2], *row(4, "copied")[2:])
+        assert same(rows(schema), [row(1, "changed"), after_send, row(5, "new"), after_move])
+        live(sink, load(sink, schema, [row(1, "again"), row(5, "new"), row(6, "came")], generation=2), schema)
+        assert same(rows(schema), [row(1, "again"), row(5, "new"), row(6, "came")])
+
+    @pytest.mark.parametrize("name", ALIASES)
+    def test_a_table_without_a_key_may_have_any_name_that_our_statements_use(
+        self, sink: Sink, rows: ReadRows, name: str
+    ) -> None:
+        columns = tuple(Column(other, TEXT) for other in SPOKEN)
+        schema = TableSchema("public", name, columns, (), Identity.FULL)
+        one, two = (tuple(f"{text} {other}" for other in SPOKEN) for text in ("one", "two"))
+        apply(sink, [net(schema, [one, one, one, two])], 10)
+        apply(sink, [net(schema, deletes=[one, two], copies=[2, 1])], 20)
+        assert same(rows(schema), [one])

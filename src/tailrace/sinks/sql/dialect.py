@@ -364,6 +364,10 @@ class Dialect(ABC):
         """The rows of `table` become those of `copy`, which has the same key. Names are quoted."""
         return self.exchange_all(table, copy, names)
 
+    def restate(self, table: str, copy: str, key: Mapping[str, ColumnType]) -> list[str]:
+        """After `exchange`: keys (quoted) that are equal and look different are as in `copy`, such as 1.0 and 1.00."""
+        return []
+
     def exchange_by_key(self, table: str, copy: str, names: Sequence[str], key: Sequence[str]) -> list[str]:
         """The same, where more than the key is unique: rows that stay are changed one by one, which may not succeed."""
         return self.exchange(table, copy, names, key)
@@ -391,6 +395,10 @@ class Dialect(ABC):
     @abstractmethod
     def delete_copies(self, session: Session, table: str, schema: TableSchema, relation: Relation) -> str:
         """Of each row of `relation`, as many equal rows of `table` as it counts; NULL is equal to NULL."""
+
+
+INSERTED_INTO = "_tailrace_target"
+"""What an INSERT calls its table: one whose name is `excluded` would be taken for the rows of `on_conflict`."""
 
 
 def on_conflict(key: Sequence[str], others: Mapping[str, str]) -> str:

@@ -36,11 +36,12 @@ def exchange(
     With `keeps_rows` none goes that comes back; the table has a key then.
     """
     names = [dialect.quote(column.name) for column in schema.columns]
-    key = [dialect.quote(name) for name in schema.key]
+    types = {column.name: column.type for column in schema.columns}
+    key = {dialect.quote(name): types[name] for name in schema.key}
     if key and is_plain:
-        return dialect.exchange(table, copy, names, key)
+        return [*dialect.exchange(table, copy, names, list(key)), *dialect.restate(table, copy, key)]
     if keeps_rows:
-        return dialect.exchange_by_key(table, copy, names, key)
+        return [*dialect.exchange_by_key(table, copy, names, list(key)), *dialect.restate(table, copy, key)]
     return dialect.exchange_all(table, copy, names)
 
 

@@ -21,6 +21,7 @@ from tailrace.model.text import to_text
 from tailrace.model.types import ColumnType
 from tailrace.sinks.sql import postgres_reading, postgres_types
 from tailrace.sinks.sql.dialect import (
+    INSERTED_INTO,
     Dialect,
     ExistingColumn,
     ExistingTable,
@@ -52,12 +53,14 @@ WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p') ORDER BY a.a
 _UNIQUE = """
 SELECT array_agg(a.attname::text)
 FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-CROSS JOIN LATERAL unnest(i.indkey[0:i.indnkeyatts - 1]) k (attnum)
+CROSS JOIN LATERAL unnest(i.indkey[0:i.indnkeyatts - 1], i.indcollation[0:i.indnkeyatts - 1]) k (attnum, collation_id)
 LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
+LEFT JOIN pg_collation folding ON folding.oid IN (k.collation_id, a.attcollation) AND NOT folding.collisdeterministic
 WHERE n.nspname = %s AND c.relname = %s AND i.indisunique AND i.indisvalid AND i.indpred IS NULL
     AND i.indexprs IS NULL AND i.indimmediate
-GROUP BY i.indexrelid
+GROUP BY i.indexrelid HAVING count(folding.oid) = 0
 """
+"""Not those that take different texts for equal, or whose columns do."""
 _REFERENCES = """
 SELECT r.conname::text, r.conrelid::regclass::text, r.confdeltype IN ('c', 'n', 'd')
 FROM pg_constraint r JOIN pg_class c ON c.oid = r.confrelid JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -80,6 +83,8 @@ SELECT current_setting('server_version_num')::int, getdatabaseencoding(), pg_is_
 _MAY_USE = """
 SELECT has_schema_privilege(oid, 'CREATE') AND has_schema_privilege(oid, 'USAGE') FROM pg_namespace WHERE nspname = %s
 """
+_EXACTLY = 'COLLATE pg_catalog."C"'
+"""Overrules the collation that somebody gave to a column, which may be another than that of staged rows."""
 _STATE_TYPES = {"name": "text", "text": "text", "integer": "bigint", "flag": "smallint", "moment": "timestamptz"}
 
 
@@ -259,22 +264,27 @@ class PostgresDialect(Dialect):
         session.execute("RELEASE SAVEPOINT clearing")
 
     def insert(self, table: str, columns: str, query: str, key: Sequence[str], others: Mapping[str, str]) -> str:
-        statement = f"INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE {query}"
+        statement = f"INSERT INTO {table} AS {INSERTED_INTO} ({columns}) OVERRIDING SYSTEM VALUE {query}"
         return f"{statement} {on_conflict(key, others)}" if key else statement
 
     def exchange(self, table: str, copy: str, names: Sequence[str], key: Sequence[str]) -> list[str]:
         """Rows are compared by their bytes: equal numbers may have another scale, and some types know no equality."""
         match = matching({name: f"s.{name}" for name in key})
         columns = ", ".join(names)
-        mine, theirs = (f"ROW({', '.join(f'{one}.{name}' for name in names)})::record" for one in "ts")
         changes = {name: f"s.{name}" for name in names if name not in key}
-        differs = f"{match} AND {mine} OPERATOR(pg_catalog.*<>) {theirs}"
+        differs = f"{match} AND {_other_bytes(names)}"
         new = f"SELECT {columns} FROM {copy} s WHERE NOT EXISTS (SELECT FROM {table} t WHERE {match})"
         return [
             f"DELETE FROM {table} t WHERE NOT EXISTS (SELECT FROM {copy} s WHERE {match})",
             *([self.update(table, f"{copy} s", differs, changes)] if changes else []),
             self.insert(table, columns, new, [], {}),
         ]
+
+    def restate(self, table: str, copy: str, key: Mapping[str, ColumnType]) -> list[str]:
+        """Other keys are left alone: an integer may be an identity column, which no UPDATE may name."""
+        forms = {name: f"s.{name}" for name, type_ in key.items() if postgres_types.has_forms(type_)}
+        match = matching({name: f"s.{name}" for name in key}, _other_bytes(forms))
+        return [self.update(table, f"{copy} s", match, forms)] if forms else []
 
     def delete(self, table: str, relation: str, key: Mapping[str, str], where: str = "") -> str:
         return f"DELETE FROM {table} t USING {relation} WHERE {matching(key, where)}"
@@ -289,8 +299,8 @@ class PostgresDialect(Dialect):
         Staged rows are one of a kind, unless a column is gone in which they differed: then their copies are added up.
         """
         names = [column.name for column in schema.columns]
-        mine = ", ".join(f"{self.quote(name)}::text" for name in names)
-        staged = ", ".join(f"({relation.values[name]})::text" for name in names)
+        mine = ", ".join(f"{self.quote(name)}::text {_EXACTLY}" for name in names)
+        staged = ", ".join(f"({relation.values[name]})::text {_EXACTLY}" for name in names)
         is_distinct = relation.values.keys() == {*names, COPIES}
         copies = relation.values[COPIES] if is_distinct else f"sum({relation.values[COPIES]})"
         grouped = "" if is_distinct else " GROUP BY 1"
@@ -302,6 +312,12 @@ class PostgresDialect(Dialect):
         )
         gone = f"SELECT file, place FROM ({ranked}) r WHERE number <= copies"
         return f"DELETE FROM {table} WHERE (tableoid, ctid) IN ({gone})"
+
+
+def _other_bytes(names: Iterable[str]) -> str:
+    """The condition that a row of the table, called `t`, and one of its copy, called `s`, are not the same."""
+    mine, theirs = (f"ROW({', '.join(f'{one}.{name}' for name in names)})::record" for one in "ts")
+    return f"{mine} OPERATOR(pg_catalog.*<>) {theirs}"
 
 
 def _sendable(field: Field) -> tuple[ColumnType, pa.Array]:

@@ -30,6 +30,11 @@ _SETTINGS = {
     "extra_float_digits": "1",
     "bytea_output": "hex",
     "client_encoding": "UTF8",
+    "array_nulls": "on",
+    "xmloption": "content",
+    "standard_conforming_strings": "on",
+    "quote_all_identifiers": "off",
+    "row_security": "off",  # rows that a policy would hide from us are an error
     "search_path": "pg_catalog",
     "lock_timeout": f"{LOCK_TIMEOUT_SECONDS}s",
     "statement_timeout": "0",

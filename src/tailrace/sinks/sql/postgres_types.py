@@ -70,6 +70,17 @@ def keeps_form(type_: ColumnType) -> bool:
     return not is_cast(type_) and declared(type_) == type_.name
 
 
+_ONE_FORM = {
+    *(Kind.BOOLEAN, Kind.INT16, Kind.INT32, Kind.INT64, Kind.TEXT, Kind.BYTES, Kind.UUID, Kind.ENUM),
+    *(Kind.DATE, Kind.TIME, Kind.TIMETZ, Kind.TIMESTAMP, Kind.TIMESTAMPTZ),
+}
+
+
+def has_forms(type_: ColumnType) -> bool:
+    """Whether values that the server takes for equal may look different: 1.0 and 1.00, 30 days and a month."""
+    return type_.kind not in _ONE_FORM or declared(type_) == "bpchar"
+
+
 def sent(type_: ColumnType) -> str:
     """The type as which values go to the server, without its limits."""
     if is_cast(type_):

@@ -19,6 +19,7 @@ from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType
 from tailrace.sinks.sql import sqlite_session, sqlite_values
 from tailrace.sinks.sql.dialect import (
+    INSERTED_INTO,
     Dialect,
     ExistingColumn,
     ExistingTable,
@@ -223,8 +224,11 @@ class SqliteDialect(Dialect):
         session.execute(f"DELETE FROM {table}")
 
     def insert(self, table: str, columns: str, query: str, key: Sequence[str], others: Mapping[str, str]) -> str:
-        """`WHERE true`, because SQLite would take the ON of the conflict for that of a join."""
-        statement = f"INSERT INTO {table} ({columns}) {query}"
+        """`WHERE true`, because SQLite would take the ON of the conflict for that of a join.
+
+        OR ABORT, here and in `update`, overrules what a table's own constraints say, such as ON CONFLICT IGNORE.
+        """
+        statement = f"INSERT OR ABORT INTO {table} AS {INSERTED_INTO} ({columns}) {query}"
         return f"{statement} WHERE true {on_conflict(key, others)}" if key else statement
 
     def delete(self, table: str, relation: str, key: Mapping[str, str], where: str = "") -> str:
@@ -234,7 +238,7 @@ class SqliteDialect(Dialect):
 
     def update(self, table: str, relation: str, match: str, changes: Mapping[str, str]) -> str:
         sets = ", ".join(f"{name} = {value}" for name, value in changes.items())
-        return f"UPDATE {table} AS t SET {sets} FROM {relation} WHERE {match}"
+        return f"UPDATE OR ABORT {table} AS t SET {sets} FROM {relation} WHERE {match}"
 
     def delete_copies(self, session: Session, table: str, schema: TableSchema, relation: Relation) -> str:
         """Rows are numbered among their equals in the table: some that differ in the source (0.0, -0.0) are equal here.
@@ -244,7 +248,7 @@ class SqliteDialect(Dialect):
         row_id = _row_id(session, table, schema)
         names = [column.name for column in schema.columns]
         equal = " AND ".join(f"t.{self.quote(name)} IS {relation.values[name]}" for name in names)
-        mine = ", ".join(f"t.{self.quote(name)}" for name in names)
+        mine = ", ".join(f"t.{self.quote(name)} {sqlite_values.EXACTLY}" for name in names)
         ranked = (
             f"SELECT t.{row_id} AS place, sum({relation.values[COPIES]}) AS copies,"
             f" row_number() OVER (PARTITION BY {mine}) AS number"
@@ -254,7 +258,10 @@ class SqliteDialect(Dialect):
 
 
 def _unique(session: Session, target: Target, primary: frozenset[str]) -> frozenset[frozenset[str]]:
-    """Unique indexes that tell all values apart, and the key that is the row id, which has no index."""
+    """Unique indexes that tell all values apart, and the key that is the row id, which has no index.
+
+    Not those beside which the same columns are unique by another collation: an upsert would take either for the key.
+    """
     found: dict[str, set[str]] = {}
     folding, origins = set(), set()
     for index, origin, column, collation in session.execute(_UNIQUE, [target.name]):
@@ -263,6 +270,7 @@ def _unique(session: Session, target: Target, primary: frozenset[str]) -> frozen
         if collation != "BINARY" or column is None:
             folding.add(index)
     exact = {frozenset(names) for index, names in found.items() if index not in folding}
+    exact -= {frozenset(found[index]) for index in folding}
     return frozenset(exact if "pk" in origins or not primary else exact | {primary})
 
 

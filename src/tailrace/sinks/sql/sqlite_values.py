@@ -29,6 +29,8 @@ _TAKEN_BY = {
     "BLOB": ("BLOB",),
 }
 """By the type that we declare: the affinities of columns that leave its values as they are."""
+EXACTLY = "COLLATE BINARY"
+"""On either side of a comparison it overrules the collation that somebody gave to a column."""
 
 
 def declared_type(type_: ColumnType) -> str:
@@ -86,7 +88,7 @@ def key_is(name: str, type_: ColumnType) -> str:
     """Whether a column has the value of a text; its affinity makes integers of it where it should."""
     if type_.kind is Kind.BYTES:
         return rf"'\x' || lower(hex({name})) = %s"
-    return f"{name} = ({_FLOAT_OF_TEXT})" if type_.kind in _FLOATS else f"{name} = %s"
+    return f"{name} = ({_FLOAT_OF_TEXT})" if type_.kind in _FLOATS else f"{name} = %s {EXACTLY}"
 
 
 _FLOAT_OF_TEXT = """
@@ -115,6 +117,6 @@ def staged_names(columns: Sequence[StagedColumn]) -> list[str]:
 
 
 def staged_value(place: int, column: StagedColumn) -> str:
-    """SQL that gives a staged column back."""
+    """SQL that gives a staged column back; what is compared with it is equal in every byte."""
     is_float = column.type.kind in _FLOATS
-    return f"CASE WHEN s.n{place} THEN 'NaN' ELSE s.c{place} END" if is_float else f"s.c{place}"
+    return f"CASE WHEN s.n{place} THEN 'NaN' ELSE s.c{place} END" if is_float else f"s.c{place} {EXACTLY}"

@@ -36,8 +36,11 @@ CAPTURE_SETTINGS: dict[str, str] = {
     "extra_float_digits": "3",
     "bytea_output": "hex",
     "client_encoding": "UTF8",
+    "array_nulls": "on",
+    "quote_all_identifiers": "off",
 }
-"""Session parameters under which the text forms are those that `decode_values` reads."""
+"""Session parameters under which the text forms are those that `decode_values` reads, and the server reads those of
+keys that it is asked for."""
 
 
 class TypeInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
