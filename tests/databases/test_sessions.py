@@ -96,7 +96,7 @@ def test_a_server_that_ends_idle_sessions_does_not_end_those_of_a_mysql_sink(
     request: pytest.FixtureRequest, flavor: str
 ) -> None:
     url = request.getfixturevalue(flavor)
-    with closing(MySqlSession(url)) as session:
+    with closing(MySqlSession(url, "utf8mb4_bin")) as session:
         names = ("wait_timeout", "net_read_timeout", "net_write_timeout")
         found = {name: int(session.execute(f"SELECT @@SESSION.{name}")[0][0]) for name in names}
         assert min(found.values()) >= 600, found

@@ -86,7 +86,7 @@ class MySqlDialect(Dialect):
     update_lock = " FOR UPDATE"
 
     def connect(self, url: str) -> Session:
-        return MySqlSession(url)
+        return MySqlSession(url, self.collation)
 
     def server(self, url: str) -> str:
         return server_of(url)
@@ -128,7 +128,7 @@ class MySqlDialect(Dialect):
         return target.name.lower().startswith(OURS)
 
     def declared(self, schema: TableSchema) -> dict[str, str]:
-        return mysql_types.declared(schema)
+        return mysql_types.declared(schema, self.collation)
 
     def fits(self, declared: str, existing: str) -> bool:
         return mysql_types.fits(declared, existing)
@@ -137,7 +137,7 @@ class MySqlDialect(Dialect):
         return mysql_types.is_exact_key(existing)
 
     def state_type(self, kind: str) -> str:
-        return _STATE_TYPES[kind]
+        return mysql_types.collated(_STATE_TYPES[kind], self.collation)
 
     def has_misfits(self, type_: ColumnType) -> bool:
         return mysql_text.has_misfits(type_)
@@ -226,7 +226,7 @@ class MySqlDialect(Dialect):
         return f"({_literal(field.array[0].as_py())})" if field.type.kind in _TEXTS else None
 
     def can_widen(self, wanted: str, existing: str) -> bool:
-        return mysql_types.fits(existing, f"{wanted} CHARACTER SET utf8mb4")
+        return mysql_types.fits(existing, wanted)
 
     def widen(self, table: str, column: str, type_: str) -> str:
         return f"ALTER TABLE {table} MODIFY COLUMN {column} {type_}"
@@ -246,9 +246,7 @@ class MySqlDialect(Dialect):
         return Target(copy.schema, f"{copy.name}_old")
 
     def create_staging(self, table: str, columns: Sequence[StagedColumn], *, is_private: bool = False) -> str:
-        lines = ", ".join(f"c{place} {mysql_types.staged(column.type)}" for place, column in enumerate(columns))
-        kind = "TEMPORARY TABLE" if is_private else "TABLE"
-        return f"CREATE {kind} {table} ({lines}) ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE {self.collation}"
+        return mysql_types.create_staging(table, columns, self.collation, is_private=is_private)
 
     def drop_staged(self, session: Session, name: str, *, is_private: bool = False) -> None:
         session.execute(f"DROP {'TEMPORARY TABLE' if is_private else 'TABLE'} IF EXISTS {name}")

@@ -21,7 +21,7 @@ from pymysql.constants import COMMAND
 
 from tailrace.errors import SinkRejected, SinkUnavailable
 from tailrace.sinks.sql.dialect import Explanation
-from tailrace.sinks.sql.mysql_types import staged
+from tailrace.sinks.sql.mysql_types import create_staging
 from tailrace.sinks.sql.sessions import in_pieces
 from tailrace.sinks.sql.staged import Relation, StagedRows
 
@@ -125,9 +125,10 @@ class _Connection(_MySqlConnection):  # type: ignore[misc]  # its base is Any, s
 
 
 class MySqlSession:
-    """A strict session in UTC, committing by itself until `begin`."""
+    """A strict session in UTC, committing by itself until `begin`. Texts of staged rows are in `collation`."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, collation: str) -> None:
+        self._collation = collation
         self.connection = _Connection(**_arguments(url))
         self._locks: list[str] = []
         self._temporary: list[str] = []
@@ -157,8 +158,7 @@ class MySqlSession:
         if rows.table:
             return Relation(f"{rows.table} s", values)
         name = f"`_tailrace_rows_{len(self._temporary)}`"
-        lines = ", ".join(f"c{place} {staged(column.type)}" for place, column in enumerate(rows.columns))
-        self.execute(f"CREATE TEMPORARY TABLE {name} ({lines})")
+        self.execute(create_staging(name, rows.columns, self._collation, is_private=True))
         self._temporary.append(name)
         self.load(name, [f"c{place}" for place in range(len(rows.columns))], rows.inline)
         return Relation(f"{name} s", values)
@@ -264,12 +264,12 @@ def _arguments(url: str) -> dict[str, Any]:
         "user": unquote(parts.username or ""),
         "password": unquote(parts.password or ""),
         "database": database_of(url),
-        "charset": "utf8mb4",
         "autocommit": True,
         "connect_timeout": CONNECT_TIMEOUT_SECONDS,
         "local_infile": True,
         "program_name": "tailrace sink",
         **options,
+        "charset": "utf8mb4",  # ours, as the collation of what is staged
     }
 
 

@@ -7,9 +7,11 @@ is text, because MySQL's own json type writes documents anew. What has no type h
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType, Kind
+from tailrace.sinks.sql.staged import StagedColumn
 
 KEY_BYTES = 3072
 """What InnoDB allows a key to have."""
@@ -34,18 +36,27 @@ _FIXED = {
 _TEXT_SIZES = {Kind.TIMETZ: 40, Kind.INTERVAL: 80, Kind.ENUM: 63}
 
 
-def declared(schema: TableSchema) -> dict[str, str]:
+def declared(schema: TableSchema, collation: str) -> dict[str, str]:
     """The type of each column; texts in a key share what the other columns of the key leave."""
     types = {column.name: column.type for column in schema.columns}
     rest = KEY_BYTES - sum(_key_bytes(types[name]) for name in schema.key)
     open_ended = [name for name in schema.key if is_open_ended(types[name])]
     share = rest // max(len(open_ended), 1)
-    return {name: _declared(type_, share if name in open_ended else None) for name, type_ in types.items()}
+    bare = {name: _declared(type_, share if name in open_ended else None) for name, type_ in types.items()}
+    return {name: collated(type_, collation) for name, type_ in bare.items()}
 
 
-def staged(type_: ColumnType) -> str:
-    """The type in a staging table, which has no key."""
-    return _declared(type_, None)
+def collated(type_: str, collation: str) -> str:
+    """A type whose texts are ours, whatever the database or the table has for a default."""
+    is_text = type_.startswith(("varchar", "longtext"))
+    return f"{type_} CHARACTER SET utf8mb4 COLLATE {collation}" if is_text else type_
+
+
+def create_staging(table: str, columns: Sequence[StagedColumn], collation: str, *, is_private: bool) -> str:
+    """A table without a key for staged rows."""
+    types = (collated(_declared(column.type, None), collation) for column in columns)
+    lines = ", ".join(f"c{place} {type_}" for place, type_ in enumerate(types))
+    return f"CREATE {'TEMPORARY TABLE' if is_private else 'TABLE'} {table} ({lines}) ENGINE = InnoDB"
 
 
 def is_open_ended(type_: ColumnType) -> bool:
