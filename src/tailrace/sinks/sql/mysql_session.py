@@ -21,7 +21,7 @@ from pymysql.constants import COMMAND
 
 from tailrace.errors import SinkRejected, SinkUnavailable
 from tailrace.sinks.sql.dialect import Explanation
-from tailrace.sinks.sql.mysql_types import create_staging
+from tailrace.sinks.sql.mysql_types import ROW, STAGED, create_staging
 from tailrace.sinks.sql.sessions import in_pieces
 from tailrace.sinks.sql.staged import Relation, StagedRows
 
@@ -154,14 +154,13 @@ class MySqlSession:
 
     def relation(self, rows: StagedRows) -> Relation:
         """Rows from a receipt become a temporary table of this session."""
-        values = {column.label: f"s.c{place}" for place, column in enumerate(rows.columns)}
         if rows.table:
-            return Relation(f"{rows.table} s", values)
+            return _relation(rows, rows.table)
         name = f"`_tailrace_rows_{len(self._temporary)}`"
         self.execute(create_staging(name, rows.columns, self._collation, is_private=True))
         self._temporary.append(name)
         self.load(name, [f"c{place}" for place in range(len(rows.columns))], rows.inline)
-        return Relation(f"{name} s", values)
+        return _relation(rows, name)
 
     def load(self, table: str, names: Sequence[str], payload: Iterable[bytes | pa.Buffer]) -> None:
         """LOCAL makes warnings of what would be errors: a warning is an error here."""
@@ -234,6 +233,11 @@ class MySqlSession:
 
     def close(self) -> None:
         self.connection.close()
+
+
+def _relation(rows: StagedRows, table: str) -> Relation:
+    values = {column.label: f"{STAGED}.c{place}" for place, column in enumerate(rows.columns)}
+    return Relation(f"{table} {STAGED}", values, alias=STAGED, number=f"{STAGED}.{ROW}")
 
 
 def database_of(url: str) -> str:

@@ -13,6 +13,11 @@ from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType, Kind
 from tailrace.sinks.sql.staged import StagedColumn
 
+STAGED = "_tailrace_staged"
+"""What statements call staged rows: no table of a source may have a name that begins so."""
+ROW = "_tailrace_row"
+"""An invisible column that tells equal rows of a table without a key apart, and of a staging table."""
+NUMBERED = "bigint unsigned NOT NULL AUTO_INCREMENT INVISIBLE PRIMARY KEY"
 KEY_BYTES = 3072
 """What InnoDB allows a key to have."""
 _BYTES_PER_CHARACTER = 4
@@ -53,9 +58,9 @@ def collated(type_: str, collation: str) -> str:
 
 
 def create_staging(table: str, columns: Sequence[StagedColumn], collation: str, *, is_private: bool) -> str:
-    """A table without a key for staged rows."""
+    """A table for staged rows, which are numbered."""
     types = (collated(_declared(column.type, None), collation) for column in columns)
-    lines = ", ".join(f"c{place} {type_}" for place, type_ in enumerate(types))
+    lines = ", ".join([*(f"c{place} {type_}" for place, type_ in enumerate(types)), f"{ROW} {NUMBERED}"])
     return f"CREATE {'TEMPORARY TABLE' if is_private else 'TABLE'} {table} ({lines}) ENGINE = InnoDB"
 
 
@@ -138,7 +143,8 @@ def is_exact_key(existing: str) -> bool:
 
 
 def _holds_unicode(wanted: str, existing: str) -> bool:
-    return "utf8mb4" in existing or ("CHARACTER SET ascii" in wanted and "CHARACTER SET" in existing)
+    is_ascii = re.search(r"CHARACTER SET (?!ucs2|utf16|utf32)", existing) is not None  # as far as its values go
+    return "utf8mb4" in existing or ("CHARACTER SET ascii" in wanted and is_ascii)
 
 
 def _size(base: str, limits: list[int], named: dict[str, int], limited: tuple[str, ...]) -> int | None:
