@@ -18,10 +18,10 @@ import pytest
 from tailrace import config
 from tailrace.errors import ConfigError, SinkRejected, SinkUnavailable
 from tailrace.model.lifecycle import TableState
-from tailrace.model.schema import Column, TableSchema
+from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.model.types import ColumnType, Kind, arrow_type
 from tailrace.sinks.base import Batch
-from tailrace.sinks.sql import mysql_session
+from tailrace.sinks.sql import mysql, mysql_session
 from tailrace.sinks.sql import sink as sql_sink
 from tailrace.sinks.sql.mysql import MariaDbSink, MySqlSink
 from tailrace.testing.sample_values import SAMPLES, TEXTS, UUIDS
@@ -38,11 +38,14 @@ from tailrace.testing.sink_changes import (
     live,
     load,
     net,
+    partial,
+    same,
     status,
     table_of,
     watermark,
 )
 from tailrace.testing.sink_contract import SinkContract
+from tailrace.testing.sink_contract_evolution import filled, take_in
 from tailrace.testing.sink_contract_settings import Keep, QuarantineContract, Refuse, RenamesContract
 from tailrace.testing.sink_contract_tables import Execute, ForeignKeysContract, assert_table_is_refused
 from tailrace.testing.sink_process import Commit, kill_at
@@ -156,12 +159,22 @@ def rows(query) -> Callable[[TableSchema], list[tuple]]:
     return read
 
 
+@pytest.fixture(params=[1 << 20, -1], ids=["inline", "staged"])
+def way(request, monkeypatch) -> None:
+    monkeypatch.setattr(sql_sink, "INLINE_BYTES", request.param)
+
+
 class TestMySqlSink(SinkContract):
+    """In a database whose default is latin1, which must not matter; all other tests have the server's."""
+
     @pytest.fixture(params=WAYS, ids=lambda way: f"{way[0]}-{'inline' if way[1] > 0 else 'staged'}")
     def url(self, request, monkeypatch) -> str:
         kind, inline_bytes = request.param
         monkeypatch.setattr(sql_sink, "INLINE_BYTES", inline_bytes)
-        return request.getfixturevalue(f"{kind}_url")
+        url = request.getfixturevalue(f"{kind}_url")
+        with closing(connect(url)) as connection, connection.cursor() as cursor:
+            cursor.execute(f"ALTER DATABASE {quote(url.rpartition('/')[2])} CHARACTER SET latin1")
+        return url
 
     @pytest.fixture
     def inventory(self, query) -> Callable[[], list[str]]:
@@ -206,6 +219,10 @@ class TestMySqlSettings(RenamesContract, QuarantineContract, ForeignKeysContract
             return lambda: query("DROP TABLE kept") and None
 
         return forbid
+
+    @pytest.mark.usefixtures("way")
+    def test_none_is_lost_of_rows_whose_keys_differ_in_case_only(self, make_sink, rows, refuse):
+        super().test_none_is_lost_of_rows_whose_keys_differ_in_case_only(make_sink, rows, refuse)
 
 
 def test_the_mapping_of_every_type_is_tested():
@@ -338,6 +355,120 @@ def test_the_row_number_of_a_table_without_a_key_is_not_seen(sink, query):
     assert query("SELECT * FROM loose") == [(1, "a"), (1, "a")]
 
 
+# --- a database whose default is another character set ---------------------------------------------------------------
+
+WORDS = TableSchema(
+    "public", "words", (Column("k", TEXT, nullable=False, number=1), Column("v", TEXT, number=2)), ("k",)
+)
+LETTERS = ["é", "É", "ü", "中", "😀", "a ", "a"]
+
+
+@pytest.fixture
+def latin1(url, query) -> None:
+    query(f"ALTER DATABASE {quote(url.rpartition('/')[2])} CHARACTER SET latin1")
+
+
+@pytest.mark.usefixtures("latin1", "way")
+def test_text_is_exact_in_a_database_whose_default_is_latin1(sink, rows):
+    live(sink, load(sink, WORDS, [("ö", "ö"), ("字", "🐎")]), WORDS)
+    apply(sink, [net(WORDS, [(letter, letter * 2) for letter in LETTERS])], 10)
+    assert same(rows(WORDS), [("ö", "ö"), ("字", "🐎"), *((letter, letter * 2) for letter in LETTERS)])
+    changes = [partial(WORDS, (), [("é", "中")]), partial(WORDS, ("v",), [("A", None)], [("a",)])]
+    apply(sink, [net(WORDS, [("中", "é")], deletes=[("ö",), ("字",), ("ü",), ("😀",)], partials=changes)], 20)
+    assert same(rows(WORDS), [("é", "中"), ("É", "ÉÉ"), ("中", "é"), ("a ", "a a "), ("A", "aa")])
+
+
+@pytest.mark.usefixtures("latin1", "way")
+def test_rows_without_a_key_are_found_in_a_database_whose_default_is_latin1(sink, rows):
+    apply(sink, [net(LOOSE, [(1, letter) for letter in LETTERS])], 10)
+    apply(sink, [net(LOOSE, deletes=[(1, "é"), (1, "😀"), (1, "a")], copies=[1, 1, 1])], 20)
+    assert same(rows(LOOSE), [(1, "É"), (1, "ü"), (1, "中"), (1, "a ")])
+
+
+@pytest.mark.usefixtures("latin1", "way")
+def test_a_refused_text_is_set_aside_as_it_is_in_a_database_whose_default_is_latin1(make_sink, rows, query):
+    sink = make_sink(on_error="quarantine")
+    sink.begin_snapshot(status(WORDS), [], clear=True)
+    query("ALTER TABLE words ADD CHECK (v <> '中😀')")
+    apply(sink, [net(WORDS, [("é", "ü"), ("ü😀", "中😀"), ("É", "ö")])], 10)
+    assert same(rows(WORDS), [("é", "ü"), ("É", "ö")])
+    [entry] = sink.quarantined()
+    assert (entry.rejected.key, entry.rejected.payload["v"]) == ({"k": "ü😀"}, "中😀")
+    assert sink.replay([entry], SourceRows(WORDS, [("ü😀", "ø")])) == 1
+    assert same(rows(WORDS), [("é", "ü"), ("É", "ö"), ("ü😀", "ø")])
+    sink.close()
+
+
+@pytest.mark.usefixtures("latin1", "way")
+def test_an_added_column_takes_any_text_in_a_database_whose_default_is_latin1(sink, rows):
+    live(sink, load(sink, WORDS, [("é", "x")]), WORDS)
+    change = filled(WORDS, {Column("more", TEXT, number=3): pa.array(["ü中😀"])})
+    assert sink.takes_in_place(change)
+    take_in(sink, change, [net(change.schema, [("中", "y", "é😀")])], 10)
+    assert same(rows(change.schema), [("é", "x", "ü中😀"), ("中", "y", "é😀")])
+
+
+@pytest.mark.usefixtures("way")
+def test_a_column_added_to_somebodys_latin1_table_takes_any_text(sink, query, rows):
+    query("CREATE TABLE items (id bigint PRIMARY KEY, name longtext CHARACTER SET utf8mb4) CHARACTER SET latin1")
+    live(sink, load(sink, ITEMS, [(1, "é", "ü😀")]), ITEMS)
+    apply(sink, [net(ITEMS, [(2, "中", "中")])], 10)
+    assert same(rows(ITEMS), [(1, "é", "ü😀"), (2, "中", "中")])
+
+
+def test_a_url_does_not_choose_the_character_set(url, rows, tmp_path):
+    sink = FAMILY[url.partition(":")[0]](pipeline(tmp_path, f"{url}?charset=latin1", "shop"), "replica")
+    schema = msgspec.structs.replace(WORDS, name="中")
+    apply(sink, [net(schema, [("中", "😀")])], 10)
+    assert rows(schema) == [("中", "😀")]
+    sink.close()
+
+
+# --- rows that are refused, and rows that are large -------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("schema", [WORDS, msgspec.structs.replace(WORDS, key=(), identity=Identity.FULL)])
+def test_none_is_lost_beside_a_refused_row_however_the_server_sorts_texts(make_sink, rows, query, monkeypatch, schema):
+    sink = make_sink(on_error="quarantine")
+    sink.begin_snapshot(status(schema), [], clear=True)
+    query("ALTER TABLE words ADD CHECK (v <> 'bad')")
+    monkeypatch.setattr(type(sink.dialect), "collation", "utf8mb4_general_ci")
+    sink.close()
+    content = [(f"{name}{n}", "good") for n in range(400) for name in ("Name", "NAME")]
+    apply(sink, [net(schema, [*content, ("Name900", "bad"), ("Aaa", "bad")])], 10)
+    assert same(rows(schema), content)
+    assert len(sink.quarantined()) == 2
+    sink.close()
+
+
+@pytest.fixture
+def small_packets(query) -> Iterator[None]:
+    [(size,)] = query("SELECT @@GLOBAL.max_allowed_packet")
+    query(f"SET GLOBAL max_allowed_packet = {2 << 20}")
+    yield
+    query(f"SET GLOBAL max_allowed_packet = {size}")
+
+
+@pytest.mark.usefixtures("small_packets")
+def test_a_row_that_is_larger_than_a_packet_is_deleted(sink, query):
+    large = "ü" * (3 << 20)
+    apply(sink, [net(LOOSE, [(1, large), (2, large + "x"), (3, "small"), (4, None)])], 10)
+    apply(sink, [net(LOOSE, deletes=[(1, large), (4, None)], copies=[1, 1])], 20)
+    assert query("SELECT x, LENGTH(y) FROM loose ORDER BY x") == [(2, 2 * len(large) + 1), (3, 5)]
+
+
+def test_a_row_without_a_digest_is_refused_and_not_passed_over(sink, rows, monkeypatch):
+    apply(sink, [net(LOOSE, [(1, "a")])], 10)
+    monkeypatch.setattr(mysql, "_digest", lambda columns: "NULL")
+    with pytest.raises(
+        SinkRejected, match=r"a row that was deleted in public\.loose can not be told from others"
+    ) as caught:
+        apply(sink, [net(LOOSE, deletes=[(1, "a")], copies=[1])], 20)
+    assert caught.value.table == LOOSE.table
+    assert rows(LOOSE) == [(1, "a")]
+
+
 # --- schema changes and snapshots without transactional DDL ----------------------------------------------------------
 
 
@@ -403,6 +534,14 @@ def test_an_existing_table_that_can_not_take_the_rows_is_refused(sink, query, co
     assert_table_is_refused(sink, words)
 
 
+def test_an_existing_column_of_wide_characters_is_refused_for_a_uuid(sink, query):
+    """LOAD DATA sends bytes, which such a column would take for other characters."""
+    schema, batch = typed(Kind.UUID, "uuid", UUIDS)
+    query("CREATE TABLE typed (id bigint PRIMARY KEY, v varchar(72) CHARACTER SET utf16)")
+    with pytest.raises(SinkRejected, match=r"column v .* utf16"):
+        apply(sink, [net(schema, batch)], 10)
+
+
 def test_an_existing_key_that_folds_case_is_refused(sink, query):
     schema = TableSchema("public", "words", (Column("k", ColumnType(Kind.TEXT, "character varying(9)")),), ("k",))
     query("CREATE TABLE words (k varchar(9) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci PRIMARY KEY)")
@@ -423,6 +562,35 @@ def test_another_unique_index_does_not_mix_rows_up(sink, query, rows):
     sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [chunk(ITEMS)], clear=True)
     with pytest.raises(SinkRejected, match="a key that is there already"):
         sink.load_chunk(ITEMS, chunk(ITEMS), iter([table_of(ITEMS, [(1, "a", None), (2, "a", None)])]))
+
+
+def test_an_index_on_an_expression_is_no_key_and_no_trouble(sink, query, rows, url):
+    if url.startswith("mariadb"):
+        pytest.skip("MariaDB has no indexes on expressions")
+    apply(sink, [net(ITEMS, [(1, "a", None), (2, "b", None)])], 10)
+    query("ALTER TABLE items ADD UNIQUE folded ((LOWER(LEFT(name, 20))))")
+    sink._versions.clear()
+    with pytest.raises(SinkRejected, match="a key that is there already"):
+        apply(sink, [net(ITEMS, [(3, "A", "mixed up")])], 20)
+    apply(sink, [net(ITEMS, [(3, "c", None), (2, "b2", None)])], 20)
+    assert sorted(rows(ITEMS)) == [(1, "a", None), (2, "b2", None), (3, "c", None)]
+    live(sink, load(sink, ITEMS, [(1, "b", None), (2, "a", None)], generation=2), ITEMS)
+    assert sorted(rows(ITEMS)) == [(1, "b", None), (2, "a", None)]
+
+
+@pytest.mark.parametrize("prepare", ["apply", "load"])
+def test_an_error_of_our_own_about_a_table_is_its_own_trouble(sink, rows, monkeypatch, prepare):
+    existing = type(sink.dialect).existing
+
+    def fails(self: Any, session: Any, target: Any) -> Any:
+        return None.lower() if target.name == "items" else existing(self, session, target)
+
+    monkeypatch.setattr(type(sink.dialect), "existing", fails)
+    with pytest.raises(SinkRejected, match=r"AttributeError at test_mysql_sink\.py") as caught:
+        apply(sink, [net(ITEMS, [(1, "a", None)])], 10) if prepare == "apply" else load(sink, ITEMS, [])
+    assert caught.value.table == ITEMS.table
+    apply(sink, [net(ORDERS, [(1, 1)])], 10)
+    assert rows(ORDERS) == [(1, 1)]
 
 
 def test_a_table_that_a_foreign_key_leads_to_can_be_copied_again(sink, query):
@@ -527,6 +695,27 @@ def test_tables_and_columns_that_differ_in_case_only_are_refused(sink):
     columns = TableSchema("public", "folded", (Column("Id", INT), Column("id", INT)), ("Id",))
     with pytest.raises(SinkRejected, match="columns Id and id are one name"):
         apply(sink, [net(columns, [(1, 2)])], 10)
+
+
+ALIASES = ["s", "t"]
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("name", ALIASES)
+@pytest.mark.parametrize("key", [("c0",), ()], ids=["key", "no key"])
+def test_names_that_statements_use_are_free_for_tables(sink, rows, name, key):
+    columns = (Column("c0", INT), Column("c1", TEXT), *(Column(each, INT) for each in ("place", "digest", "copies")))
+    schema = TableSchema("public", name, columns, key, Identity.DEFAULT if key else Identity.FULL)
+    first, second, third = ((n, letter, 7, 8, 9) for n, letter in enumerate("abc"))
+    live(sink, load(sink, schema, [first, second]), schema)
+    gone = [(0,)] if key else [first]
+    apply(sink, [net(schema, [third], deletes=gone, copies=[1])], 10)
+    if key:
+        moved = [partial(schema, ("c1",), [(1, None, 7, 8, 9)]), partial(schema, ("c1",), [(5, None, 7, 8, 9)], [(2,)])]
+        apply(sink, [net(schema, partials=moved)], 20)
+    assert same(rows(schema), [second, (5, *third[1:]) if key else third])
+    live(sink, load(sink, schema, [third], generation=2), schema)
+    assert rows(schema) == [third]
 
 
 def test_a_name_that_is_too_long_with_its_schema_is_refused(sink):

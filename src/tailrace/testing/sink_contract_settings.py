@@ -42,6 +42,7 @@ RENAMES = {
     "columns": {ITEMS.table: {"id": "number", "name": "title"}},
 }
 THINGS = TableSchema("public", "things", (Column("number", INT), Column("title", TEXT), Column("notes", TEXT)))
+WORDS = TableSchema("public", "words", (Column("k", TEXT, nullable=False), Column("v", TEXT)), ("k",))
 BAD = "bad"
 
 
@@ -142,6 +143,19 @@ class QuarantineContract:
             assert entry.rejected.payload == {"id": entry.rejected.key["id"], "name": BAD, "notes": None}
             assert BAD not in entry.rejected.reason
         strict.close()
+
+    def test_none_is_lost_of_rows_whose_keys_differ_in_case_only(
+        self, make_sink: MakeSink, rows: ReadRows, refuse: Refuse
+    ) -> None:
+        sink = make_sink(on_error="quarantine")
+        sink.begin_snapshot(status(WORDS, TableState.LIVE), [], clear=True)
+        sink.finish_snapshot(status(WORDS, TableState.SNAPSHOT))
+        refuse(WORDS, "v", BAD)
+        content = [(f"{name}{n}", "good") for n in range(400) for name in ("Name", "NAME")]
+        apply(sink, [net(WORDS, [*content, ("Name900", BAD), ("Aaa", BAD)])], 10)
+        assert sorted(rows(WORDS)) == sorted(content)
+        assert sorted(str(entry.rejected.key["k"]) for entry in sink.quarantined()) == ["Aaa", "Name900"]
+        sink.close()
 
     def test_a_refused_update_leaves_the_row_as_it_was(self, strict: Sink, rows: ReadRows) -> None:
         apply(strict, [net(ITEMS, [(1, "a", "x"), (2, "b", "y")])], 10)

@@ -41,7 +41,7 @@ class Refused:
         types = {column.label: column.type for column in staged.columns}
         texts = {label: self._dialect.key_text(value, types[label]) for label, value in relation.values.items()}
         key = [relation.values[name] for name in self._mapping.schema(source).key]
-        order = key or list(texts.values())
+        order = [relation.number] if relation.number else key or list(texts.values())
         for piece, words in refused_rows(self._session, self._dialect, relation, staged.rows, order, run):
             self._reject(source, operation, piece, texts, words)
 
@@ -77,7 +77,7 @@ def refused_rows(
 ) -> list[tuple[Relation, str]]:
     """Run something on all rows but those that it fails for; these are returned, each with the reason.
 
-    `order` is SQL that orders the rows always in the same way.
+    `order` is SQL that orders the rows always in the same way, so that the pieces have each of them once.
     """
     refused: list[tuple[Relation, str]] = []
     waiting = [(0, count)]
@@ -119,8 +119,8 @@ def delete_again(session: Session, dialect: Dialect, table: str, schema: TableSc
 
 
 def _piece(relation: Relation, order: Sequence[str], first: int, size: int) -> Relation:
-    query = f"SELECT s.* FROM {relation.sql} ORDER BY {', '.join(order)} LIMIT {size} OFFSET {first}"
-    return msgspec.structs.replace(relation, sql=f"({query}) AS s")
+    query = f"SELECT * FROM {relation.sql} ORDER BY {', '.join(order)} LIMIT {size} OFFSET {first}"
+    return msgspec.structs.replace(relation, sql=f"({query}) AS {relation.alias}")
 
 
 def replayable(rejected: Rejected, status: TableStatus | None) -> TableSchema:

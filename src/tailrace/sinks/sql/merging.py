@@ -1,6 +1,6 @@
 """The statements that bring staged rows into a table, all inside of the sink's one transaction.
 
-In `match` conditions `t` is the table and `s` the staged rows.
+In `match` conditions `t` is the table; staged rows go by the alias of their relation.
 """
 
 from __future__ import annotations

@@ -33,13 +33,12 @@ from tailrace.sinks.sql.dialect import (
     matching,
 )
 from tailrace.sinks.sql.mysql_session import MySqlSession, database_of, explain, server_of
+from tailrace.sinks.sql.mysql_types import NUMBERED, ROW, STAGED
 from tailrace.sinks.sql.naming import flat_name
 from tailrace.sinks.sql.sink import SqlSink
 from tailrace.sinks.sql.staged import COPIES, Relation, StagedColumn
 
 OURS = "_tailrace_"
-ROW = "_tailrace_row"
-"""An invisible column that tells equal rows of a table without a key apart."""
 
 _COLUMNS = """
 SELECT c.column_name, c.column_type, c.character_set_name, c.collation_name,
@@ -86,7 +85,7 @@ class MySqlDialect(Dialect):
     update_lock = " FOR UPDATE"
 
     def connect(self, url: str) -> Session:
-        return MySqlSession(url)
+        return MySqlSession(url, self.collation)
 
     def server(self, url: str) -> str:
         return server_of(url)
@@ -128,7 +127,7 @@ class MySqlDialect(Dialect):
         return target.name.lower().startswith(OURS)
 
     def declared(self, schema: TableSchema) -> dict[str, str]:
-        return mysql_types.declared(schema)
+        return mysql_types.declared(schema, self.collation)
 
     def fits(self, declared: str, existing: str) -> bool:
         return mysql_types.fits(declared, existing)
@@ -137,7 +136,7 @@ class MySqlDialect(Dialect):
         return mysql_types.is_exact_key(existing)
 
     def state_type(self, kind: str) -> str:
-        return _STATE_TYPES[kind]
+        return mysql_types.collated(_STATE_TYPES[kind], self.collation)
 
     def has_misfits(self, type_: ColumnType) -> bool:
         return mysql_text.has_misfits(type_)
@@ -187,8 +186,8 @@ class MySqlDialect(Dialect):
         ]
         unique: dict[str, set[str]] = {}
         for index, column, part in session.execute(_UNIQUE, [target.schema, target.name]):
-            unique.setdefault(index, set()).add(column if part is None else f"{column}({part})")
-        note = found[0][5]
+            unique.setdefault(index, set()).add(column if part is None and column else f"{column}\0{part}")
+        note = found[0][5]  # what is unique and no column, a part of one or an expression, has a NUL in its name
         return ExistingTable(tuple(columns), frozenset(frozenset(names) for names in unique.values()), note)
 
     def references(self, session: Session, target: Target) -> list[Reference]:
@@ -212,7 +211,7 @@ class MySqlDialect(Dialect):
         return [f"CREATE TABLE IF NOT EXISTS {table} ({body}) {options} COMMENT = {_literal(note)}"]
 
     def hidden_columns(self, schema: TableSchema) -> dict[str, str]:
-        return {} if schema.key else {ROW: "bigint unsigned NOT NULL AUTO_INCREMENT INVISIBLE PRIMARY KEY"}
+        return {} if schema.key else {ROW: NUMBERED}
 
     def annotate(self, table: str, note: str) -> list[str]:
         return [f"ALTER TABLE {table} COMMENT = {_literal(note)}"]
@@ -226,7 +225,7 @@ class MySqlDialect(Dialect):
         return f"({_literal(field.array[0].as_py())})" if field.type.kind in _TEXTS else None
 
     def can_widen(self, wanted: str, existing: str) -> bool:
-        return mysql_types.fits(existing, f"{wanted} CHARACTER SET utf8mb4")
+        return mysql_types.fits(existing, wanted)
 
     def widen(self, table: str, column: str, type_: str) -> str:
         return f"ALTER TABLE {table} MODIFY COLUMN {column} {type_}"
@@ -246,9 +245,7 @@ class MySqlDialect(Dialect):
         return Target(copy.schema, f"{copy.name}_old")
 
     def create_staging(self, table: str, columns: Sequence[StagedColumn], *, is_private: bool = False) -> str:
-        lines = ", ".join(f"c{place} {mysql_types.staged(column.type)}" for place, column in enumerate(columns))
-        kind = "TEMPORARY TABLE" if is_private else "TABLE"
-        return f"CREATE {kind} {table} ({lines}) ENGINE = InnoDB CHARACTER SET utf8mb4 COLLATE {self.collation}"
+        return mysql_types.create_staging(table, columns, self.collation, is_private=is_private)
 
     def drop_staged(self, session: Session, name: str, *, is_private: bool = False) -> None:
         session.execute(f"DROP {'TEMPORARY TABLE' if is_private else 'TABLE'} IF EXISTS {name}")
@@ -271,21 +268,21 @@ class MySqlDialect(Dialect):
 
     def exchange(self, table: str, copy: str, names: Sequence[str], key: Sequence[str]) -> list[str]:
         """InnoDB writes nothing where a row is set to the bytes that it has."""
-        selected = ", ".join(f"s.{name}" for name in names)
-        others = {name: f"s.{name}" for name in names if name not in key}
+        selected = ", ".join(f"{STAGED}.{name}" for name in names)
+        others = {name: f"{STAGED}.{name}" for name in names if name not in key}
         return [
             _delete_absent(table, copy, key),
-            self.insert(table, ", ".join(names), f"SELECT {selected} FROM {copy} s", key, others),
+            self.insert(table, ", ".join(names), f"SELECT {selected} FROM {copy} {STAGED}", key, others),
         ]
 
     def exchange_by_key(self, table: str, copy: str, names: Sequence[str], key: Sequence[str]) -> list[str]:
         match = _same_key(key)
-        selected = ", ".join(f"s.{name}" for name in names)
-        others = {name: f"s.{name}" for name in names if name not in key}
-        new = f"SELECT {selected} FROM {copy} s LEFT JOIN {table} t ON {match} WHERE t.{key[0]} IS NULL"
+        selected = ", ".join(f"{STAGED}.{name}" for name in names)
+        others = {name: f"{STAGED}.{name}" for name in names if name not in key}
+        new = f"SELECT {selected} FROM {copy} {STAGED} LEFT JOIN {table} t ON {match} WHERE t.{key[0]} IS NULL"
         return [
             _delete_absent(table, copy, key),
-            *([self.update(table, f"{copy} s", match, others)] if others else []),
+            *([self.update(table, f"{copy} {STAGED}", match, others)] if others else []),
             self.insert(table, ", ".join(names), new, [], {}),
         ]
 
@@ -303,6 +300,10 @@ class MySqlDialect(Dialect):
         """
         mine = _digest([(f"m.{self.quote(column.name)}", column.type) for column in schema.columns])
         staged = _digest([(relation.values[column.name], column.type) for column in schema.columns])
+        if session.execute(f"SELECT 1 FROM {relation.sql} WHERE {staged} IS NULL LIMIT 1"):
+            raise SinkRejected(
+                f"a row that was deleted in {schema.table} can not be told from others: it has no digest"
+            )
         ranked = (
             "SELECT m.place, r.copies, ROW_NUMBER() OVER (PARTITION BY r.digest ORDER BY m.place) AS number"
             f" FROM (SELECT {staged} AS digest, SUM({relation.values[COPIES]}) AS copies FROM {relation.sql}"
@@ -331,11 +332,12 @@ def _literal(text: str) -> str:
 
 
 def _same_key(key: Sequence[str]) -> str:
-    return matching({name: f"s.{name}" for name in key})
+    return matching({name: f"{STAGED}.{name}" for name in key})
 
 
 def _delete_absent(table: str, copy: str, key: Sequence[str]) -> str:
-    return f"DELETE t FROM {table} t LEFT JOIN {copy} s ON {_same_key(key)} WHERE s.{key[0]} IS NULL"
+    absent = f"{STAGED}.{key[0]} IS NULL"
+    return f"DELETE t FROM {table} t LEFT JOIN {copy} {STAGED} ON {_same_key(key)} WHERE {absent}"
 
 
 def _with_collation(type_: str, charset: str | None, collation: str | None) -> str:
@@ -343,11 +345,11 @@ def _with_collation(type_: str, charset: str | None, collation: str | None) -> s
 
 
 def _digest(columns: Sequence[tuple[str, ColumnType]]) -> str:
-    """SHA-256 over the lengths and bytes of all values."""
+    """SHA-256 over those of all values, each by itself: together they may be larger than the server allows a text."""
     parts = []
     for value, type_ in columns:
         text = f"CAST({value} AS DOUBLE)" if type_.kind is Kind.FLOAT32 else value
-        parts.append(f"IF({value} IS NULL, 'N', CONCAT(LENGTH({text}), ':', CAST({text} AS BINARY)))")
+        parts.append(f"IF({value} IS NULL, 'N', SHA2({text}, 256))")
     return f"SHA2(CONCAT({', '.join(parts)}), 256)"
 
 

@@ -21,7 +21,7 @@ from pymysql.constants import COMMAND
 
 from tailrace.errors import SinkRejected, SinkUnavailable
 from tailrace.sinks.sql.dialect import Explanation
-from tailrace.sinks.sql.mysql_types import staged
+from tailrace.sinks.sql.mysql_types import ROW, STAGED, create_staging
 from tailrace.sinks.sql.sessions import in_pieces
 from tailrace.sinks.sql.staged import Relation, StagedRows
 
@@ -47,6 +47,11 @@ _SETTINGS = {
     "net_write_timeout": str(NET_TIMEOUT_SECONDS),
     "foreign_key_checks": "1",
     "unique_checks": "1",
+    "sql_select_limit": str(2**64 - 1),
+    "sql_safe_updates": "0",
+    "sql_big_selects": "1",
+    "sql_auto_is_null": "0",
+    "completion_type": "0",
 }
 _LIMITS = (
     "'max_execution_time', 'max_statement_time', 'idle_transaction_timeout', 'idle_write_transaction_timeout',"
@@ -125,9 +130,10 @@ class _Connection(_MySqlConnection):  # type: ignore[misc]  # its base is Any, s
 
 
 class MySqlSession:
-    """A strict session in UTC, committing by itself until `begin`."""
+    """A strict session in UTC, committing by itself until `begin`. Texts of staged rows are in `collation`."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, collation: str) -> None:
+        self._collation = collation
         self.connection = _Connection(**_arguments(url))
         self._locks: list[str] = []
         self._temporary: list[str] = []
@@ -153,15 +159,13 @@ class MySqlSession:
 
     def relation(self, rows: StagedRows) -> Relation:
         """Rows from a receipt become a temporary table of this session."""
-        values = {column.label: f"s.c{place}" for place, column in enumerate(rows.columns)}
         if rows.table:
-            return Relation(f"{rows.table} s", values)
+            return _relation(rows, rows.table)
         name = f"`_tailrace_rows_{len(self._temporary)}`"
-        lines = ", ".join(f"c{place} {staged(column.type)}" for place, column in enumerate(rows.columns))
-        self.execute(f"CREATE TEMPORARY TABLE {name} ({lines})")
+        self.execute(create_staging(name, rows.columns, self._collation, is_private=True))
         self._temporary.append(name)
         self.load(name, [f"c{place}" for place in range(len(rows.columns))], rows.inline)
-        return Relation(f"{name} s", values)
+        return _relation(rows, name)
 
     def load(self, table: str, names: Sequence[str], payload: Iterable[bytes | pa.Buffer]) -> None:
         """LOCAL makes warnings of what would be errors: a warning is an error here."""
@@ -236,6 +240,11 @@ class MySqlSession:
         self.connection.close()
 
 
+def _relation(rows: StagedRows, table: str) -> Relation:
+    values = {column.label: f"{STAGED}.c{place}" for place, column in enumerate(rows.columns)}
+    return Relation(f"{table} {STAGED}", values, alias=STAGED, number=f"{STAGED}.{ROW}")
+
+
 def database_of(url: str) -> str:
     return unquote(urlsplit(url).path.strip("/"))
 
@@ -264,12 +273,12 @@ def _arguments(url: str) -> dict[str, Any]:
         "user": unquote(parts.username or ""),
         "password": unquote(parts.password or ""),
         "database": database_of(url),
-        "charset": "utf8mb4",
         "autocommit": True,
         "connect_timeout": CONNECT_TIMEOUT_SECONDS,
         "local_infile": True,
         "program_name": "tailrace sink",
         **options,
+        "charset": "utf8mb4",  # ours, as the collation of what is staged
     }
 
 

@@ -7,10 +7,17 @@ is text, because MySQL's own json type writes documents anew. What has no type h
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType, Kind
+from tailrace.sinks.sql.staged import StagedColumn
 
+STAGED = "_tailrace_staged"
+"""What statements call staged rows: no table of a source may have a name that begins so."""
+ROW = "_tailrace_row"
+"""An invisible column that tells equal rows of a table without a key apart, and of a staging table."""
+NUMBERED = "bigint unsigned NOT NULL AUTO_INCREMENT INVISIBLE PRIMARY KEY"
 KEY_BYTES = 3072
 """What InnoDB allows a key to have."""
 _BYTES_PER_CHARACTER = 4
@@ -34,18 +41,27 @@ _FIXED = {
 _TEXT_SIZES = {Kind.TIMETZ: 40, Kind.INTERVAL: 80, Kind.ENUM: 63}
 
 
-def declared(schema: TableSchema) -> dict[str, str]:
+def declared(schema: TableSchema, collation: str) -> dict[str, str]:
     """The type of each column; texts in a key share what the other columns of the key leave."""
     types = {column.name: column.type for column in schema.columns}
     rest = KEY_BYTES - sum(_key_bytes(types[name]) for name in schema.key)
     open_ended = [name for name in schema.key if is_open_ended(types[name])]
     share = rest // max(len(open_ended), 1)
-    return {name: _declared(type_, share if name in open_ended else None) for name, type_ in types.items()}
+    bare = {name: _declared(type_, share if name in open_ended else None) for name, type_ in types.items()}
+    return {name: collated(type_, collation) for name, type_ in bare.items()}
 
 
-def staged(type_: ColumnType) -> str:
-    """The type in a staging table, which has no key."""
-    return _declared(type_, None)
+def collated(type_: str, collation: str) -> str:
+    """A type whose texts are ours, whatever the database or the table has for a default."""
+    is_text = type_.startswith(("varchar", "longtext"))
+    return f"{type_} CHARACTER SET utf8mb4 COLLATE {collation}" if is_text else type_
+
+
+def create_staging(table: str, columns: Sequence[StagedColumn], collation: str, *, is_private: bool) -> str:
+    """A table for staged rows, which are numbered."""
+    types = (collated(_declared(column.type, None), collation) for column in columns)
+    lines = ", ".join([*(f"c{place} {type_}" for place, type_ in enumerate(types)), f"{ROW} {NUMBERED}"])
+    return f"CREATE {'TEMPORARY TABLE' if is_private else 'TABLE'} {table} ({lines}) ENGINE = InnoDB"
 
 
 def is_open_ended(type_: ColumnType) -> bool:
@@ -127,7 +143,8 @@ def is_exact_key(existing: str) -> bool:
 
 
 def _holds_unicode(wanted: str, existing: str) -> bool:
-    return "utf8mb4" in existing or ("CHARACTER SET ascii" in wanted and "CHARACTER SET" in existing)
+    is_ascii = re.search(r"CHARACTER SET (?!ucs2|utf16|utf32)", existing) is not None  # as far as its values go
+    return "utf8mb4" in existing or ("CHARACTER SET ascii" in wanted and is_ascii)
 
 
 def _size(base: str, limits: list[int], named: dict[str, int], limited: tuple[str, ...]) -> int | None:

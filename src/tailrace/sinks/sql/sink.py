@@ -8,8 +8,10 @@ create or drop.
 from __future__ import annotations
 
 import functools
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -50,6 +52,8 @@ from tailrace.sinks.sql.tables import SinkTables, gone
 
 INLINE_BYTES = 1 << 20
 """What a task's receipt may hold; more goes into staging tables."""
+FAULTS = (ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError, TypeError, ValueError)
+"""What Python raises where code does not expect what it finds."""
 
 
 class Ready(NamedTuple):
@@ -744,9 +748,16 @@ def _is_gone(status: TableStatus) -> bool:
 
 @contextmanager
 def _trouble_of(table: str) -> Iterator[None]:
-    """What is refused inside is this table's own trouble."""
+    """What is refused inside is this table's own trouble; so is a fault of ours, which stops no other table."""
     try:
         yield
     except SinkRejected as error:
         error.table = error.table or table
         raise
+    except FAULTS as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{type(error).__name__} at {Path(last.filename).name}:{last.lineno}"  # its words may show a value
+        hint = "this is a fault of tailrace; please report it, with what is particular about the table in the sink"
+        raise SinkRejected(
+            f"{table} met with an error that nobody expected: {where}", hint=hint, table=table
+        ) from error

@@ -69,11 +69,17 @@ class StagedPart(msgspec.Struct, frozen=True):
 
 
 class Relation(msgspec.Struct, frozen=True):
-    """Staged rows as something to select from: SQL that calls them `s`, its parameters, and the SQL of each label."""
+    """Staged rows as something to select from: SQL that calls them `alias`, the SQL of each label, and parameters.
+
+    `number` is SQL of what no two rows have alike, where there is more to that than the values: a server may sort
+    texts by how they begin, or take some for equal that are not.
+    """
 
     sql: str
     values: Mapping[str, str]
     parameters: tuple[Any, ...] = ()
+    alias: str = "s"
+    number: str = ""
 
 
 def old(name: str) -> str:
