@@ -13,7 +13,7 @@ from tailrace.errors import SinkRejected
 from tailrace.model.lifecycle import TableState
 from tailrace.model.schema import Column, TableSchema
 from tailrace.sinks.base import Batch, Quarantined, Sink
-from tailrace.sinks.sql import isolation
+from tailrace.sinks.sql import bookkeeping, isolation
 from tailrace.testing.sink_changes import (
     INT,
     ITEMS,
@@ -156,6 +156,17 @@ class QuarantineContract:
         assert sorted(rows(WORDS)) == sorted(content)
         assert sorted(str(entry.rejected.key["k"]) for entry in sink.quarantined()) == ["Aaa", "Name900"]
         sink.close()
+
+    def test_a_large_value_of_a_refused_row_is_set_aside_in_part(
+        self, strict: Sink, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(bookkeeping, "PAYLOAD_CHARACTERS", 1000)
+        apply(strict, [net(ITEMS, [(1, BAD, "ü" * 5000), (2, BAD, "ü" * 500)])], 10)
+        first, second = (entry.rejected.payload for entry in strict.quarantined())
+        room = 1000 - len(BAD) - len(str(first["id"])) * isinstance(first["id"], str)
+        assert first["notes"] == "ü" * room + "… of 5000 characters"
+        assert (first["name"], second["notes"]) == (BAD, "ü" * 500)
+        strict.close()
 
     def test_a_refused_update_leaves_the_row_as_it_was(self, strict: Sink, rows: ReadRows) -> None:
         apply(strict, [net(ITEMS, [(1, "a", "x"), (2, "b", "y")])], 10)

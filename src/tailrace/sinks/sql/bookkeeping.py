@@ -55,6 +55,8 @@ TABLES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     "chunks": (_KEYS | {"chunk": "text", "is_loaded": "flag", "row_count": "integer"}, tuple(_KEYS)),
 }
 """Our tables: the kind of each column, and the key."""
+PAYLOAD_CHARACTERS = 1 << 17
+"""What is kept of a row that was set aside: servers limit what a statement may have, and the source has the row."""
 JUST_READ = "just read "
 """How the mark of a table begins that is ahead, nobody knows yet up to where."""
 NOTE = "what tailrace remembers; not to be changed by hand"
@@ -237,7 +239,7 @@ class Bookkeeping:
                 "log_offset": place.offset,
                 "position": place.position,
                 "reason": item.reason,
-                "payload": msgspec.json.encode(item.payload).decode(),
+                "payload": msgspec.json.encode(_kept(item.payload)).decode(),
             }
             self._write(session, "quarantine", row, {"quarantined_at": "CURRENT_TIMESTAMP"})
 
@@ -295,6 +297,17 @@ class Bookkeeping:
             self._names[table], self._dialect.names(given), query, [quote(name) for name in key], others
         )
         session.execute(statement, list(values.values()))
+
+
+def _kept(payload: Mapping[str, Any]) -> dict[str, Any]:
+    """Texts as far as there is room, the shortest first."""
+    kept, room = dict(payload), PAYLOAD_CHARACTERS
+    texts = {name: value for name, value in payload.items() if isinstance(value, str)}
+    for name in sorted(texts, key=lambda name: len(texts[name])):
+        size = len(texts[name])
+        kept[name] = texts[name] if size <= room else f"{texts[name][:room]}… of {size} characters"
+        room = max(room - size, 0)
+    return kept
 
 
 def _status(text: str) -> TableStatus:
