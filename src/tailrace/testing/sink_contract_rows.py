@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
 
 from tailrace.model.lifecycle import TableState
 from tailrace.model.schema import Column, Identity, TableSchema
@@ -208,33 +207,41 @@ class RowsContract:
 
     # --- names -------------------------------------------------------------------------------------------------------
 
-    @pytest.mark.parametrize("name", ALIASES)
-    def test_a_table_may_have_any_name_that_our_statements_use(self, sink: Sink, rows: ReadRows, name: str) -> None:
-        key, *others = (name, *(other for other in SPOKEN if other != name))
-        columns = (Column(key, INT, nullable=False), *(Column(other, TEXT) for other in others))
-        schema = TableSchema("public", name, columns, (key,))
+    def test_tables_may_have_any_name_that_our_statements_use(self, sink: Sink, rows: ReadRows) -> None:
+        schemas = [_spoken(name) for name in ALIASES]
 
         def row(number: int, text: str) -> tuple[int | str, ...]:
-            return (number, *(f"{text} {place}" for place in range(len(others))))
+            return (number, *(f"{text} {place}" for place in range(len(SPOKEN) - 1)))
 
-        live(sink, load(sink, schema, [row(n, "copied") for n in (1, 2, 3, 4)]), schema)
-        apply(sink, [net(schema, [row(1, "changed"), row(5, "new")], deletes=[(2,)])], 10)
-        moved = partial(schema, (others[-1],), [row(9, "moved")], [(3,)])
-        sent = partial(schema, tuple(others[1:]), [row(4, "sent")])
-        apply(sink, [net(schema, partials=[moved, sent])], 20)
+        for schema in schemas:
+            live(sink, load(sink, schema, [row(n, "copied") for n in (1, 2, 3, 4)]), schema)
+        changed = [row(1, "changed"), row(5, "new")]
+        apply(sink, [net(schema, changed, deletes=[(2,)]) for schema in schemas], 10)
+        partials = []
+        for schema in schemas:
+            others = [column.name for column in schema.columns if column.name not in schema.key]
+            moved = partial(schema, (others[-1],), [row(9, "moved")], [(3,)])
+            partials.append(net(schema, partials=[moved, partial(schema, tuple(others[1:]), [row(4, "sent")])]))
+        apply(sink, partials, 20)
         after_move = (*row(9, "moved")[:-1], row(3, "copied")[-1])
         after_send = (*row(4, "sent")[:2], *row(4, "copied")[2:])
-        assert same(rows(schema), [row(1, "changed"), after_send, row(5, "new"), after_move])
-        live(sink, load(sink, schema, [row(1, "again"), row(5, "new"), row(6, "came")], generation=2), schema)
-        assert same(rows(schema), [row(1, "again"), row(5, "new"), row(6, "came")])
+        for schema in schemas:
+            assert same(rows(schema), [*changed, after_send, after_move]), schema.name
+            again = [row(1, "again"), row(5, "new"), row(6, "came")]
+            live(sink, load(sink, schema, again, generation=2), schema)
+            assert same(rows(schema), again), schema.name
 
-    @pytest.mark.parametrize("name", ALIASES)
-    def test_a_table_without_a_key_may_have_any_name_that_our_statements_use(
-        self, sink: Sink, rows: ReadRows, name: str
-    ) -> None:
+    def test_tables_without_a_key_may_have_any_name_that_our_statements_use(self, sink: Sink, rows: ReadRows) -> None:
         columns = tuple(Column(other, TEXT) for other in SPOKEN)
-        schema = TableSchema("public", name, columns, (), Identity.FULL)
+        schemas = [TableSchema("public", name, columns, (), Identity.FULL) for name in ALIASES]
         one, two = (tuple(f"{text} {other}" for other in SPOKEN) for text in ("one", "two"))
-        apply(sink, [net(schema, [one, one, one, two])], 10)
-        apply(sink, [net(schema, deletes=[one, two], copies=[2, 1])], 20)
-        assert same(rows(schema), [one])
+        apply(sink, [net(schema, [one, one, one, two]) for schema in schemas], 10)
+        apply(sink, [net(schema, deletes=[one, two], copies=[2, 1]) for schema in schemas], 20)
+        for schema in schemas:
+            assert same(rows(schema), [one]), schema.name
+
+
+def _spoken(name: str) -> TableSchema:
+    """A table of this name, with a key of the same and a column for each of the other names."""
+    others = (Column(other, TEXT) for other in SPOKEN if other != name)
+    return TableSchema("public", name, (Column(name, INT, nullable=False), *others), (name,))
