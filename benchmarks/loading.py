@@ -37,7 +37,7 @@ def bulk_load(source: PostgresServer, target: MySqlServer | MariaDbServer, datab
 
 
 def fingerprint(url: str) -> tuple[int, ...]:
-    session = MySqlSession(url)
+    session = MySqlSession(url, "utf8mb4_bin")
     try:
         return tuple(map(int, session.execute(FINGERPRINT)[0]))
     finally:
@@ -49,7 +49,7 @@ def _wait(_: int) -> None:
 
 
 def _load(source: str, query: str, target: str) -> None:
-    session = MySqlSession(target)
+    session = MySqlSession(target, "utf8mb4_bin")
     try:
         session.begin()
         session.load(TABLE, NAMES, _copied(source, query))

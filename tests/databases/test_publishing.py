@@ -464,6 +464,19 @@ def test_a_publication_of_one_pipeline_is_refused_to_another_and_survives_its_dr
     assert first.drop() == [f"replication slot {MAIN}", "publication shared", "publication shared_inserts"]
 
 
+def test_a_publication_that_somebody_made_may_be_read_by_two_pipelines(url: str) -> None:
+    execute(url, SAFE["keyed"], SAFE["whole"], UNSAFE["bare"], "CREATE PUBLICATION theirs FOR TABLE keyed, whole")
+    first = source_of(url, "public.keyed", publication="theirs")
+    second = source_of(url, "public.whole", "public.bare", name="other", publication="theirs")
+    for source in (first, second, first):
+        assert failures(source) == []
+        source.prepare()
+    assert (members(url, "theirs"), members(url, "theirs_inserts")) == ({"keyed", "whole"}, set())
+    assert "not ours to alter" in second.publish(never).refused.get("public.bare", "")
+    assert second.drop() == ["replication slot tailrace_other"]
+    assert first.drop() == [f"replication slot {MAIN}", "publication theirs_inserts"]
+
+
 def test_a_publication_of_an_earlier_version_becomes_the_first_pipeline_s_that_starts(url: str) -> None:
     execute(url, SAFE["keyed"])
     first = source_of(url, publication="shared")

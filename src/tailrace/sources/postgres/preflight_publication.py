@@ -11,7 +11,7 @@ from psycopg import sql
 from tailrace.sources.base import Finding
 from tailrace.sources.findings import fail, number_of, ok, some_of, warn
 from tailrace.sources.postgres.facts import Publication, PublishedTable, Server, Table
-from tailrace.sources.postgres.publications import MARK, addition_sql, belonging, creation_sql
+from tailrace.sources.postgres.publications import MARK, addition_sql, belonging, creation_sql, other_maker
 
 SUBJECT = "publication"
 
@@ -78,7 +78,8 @@ class Publications(msgspec.Struct, frozen=True):
 
     def _has_room(self, server: Server) -> bool:
         if self.inserts is not None:
-            return self.inserts.is_ours and not self.inserts.takes_all
+            is_foreign = other_maker(self.inserts.comment, self.slot) is not None
+            return self.inserts.is_ours and not self.inserts.takes_all and not is_foreign
         is_open = self.main is None or (self.main.is_ours and not self.main.takes_all)
         return is_open and server.can_create and not self.is_late
 
@@ -114,7 +115,8 @@ def is_member(publication: Publication, table: Table) -> bool:
 def _belonging(around: Publications) -> Finding | None:
     """Who alters nothing takes nothing from another pipeline."""
     places = zip(around.names, (around.main, around.inserts), strict=True)
-    refusal = belonging({name: found.comment for name, found in places if found is not None}, around.slot)
+    comments = {name: found.comment for name, found in places if found is not None}
+    refusal = belonging(around.names[0], comments, around.slot)
     return fail(SUBJECT, *refusal) if refusal is not None and around.may_create else None
 
 

@@ -105,15 +105,17 @@ def other_maker(comment: str, slot: str) -> Maker | None:
     return maker if maker is not None and maker.slot != slot else None
 
 
-def belonging(comments: Mapping[str, str], slot: str) -> tuple[str, str] | None:
-    """That one of these publications belongs to another pipeline than that of the slot, and what to do."""
+def belonging(main: str, comments: Mapping[str, str], slot: str) -> tuple[str, str] | None:
+    """That the publication `main` belongs to another pipeline than that of the slot, and what to do.
+
+    One that somebody made may be read by many; the one for inserts beside it belongs to the first of them.
+    """
     others = {name: maker for name, text in comments.items() if (maker := other_maker(text, slot)) is not None}
-    if not others:
+    if main not in others:
         return None
-    name, maker = next(iter(others.items()))
     statements = " ".join(f"{_comment(other, MARK).as_string(None)};" for other in others)
     return (
-        f"the publication {name} belongs to {maker}, and two pipelines would take each other's tables out of it",
+        f"the publication {main} belongs to {others[main]}, and two pipelines would take each other's tables out of it",
         f"choose another name with source.publication; if that pipeline is gone, run: {statements}",
     )
 
@@ -254,16 +256,19 @@ class Publisher:
     def _claim(self, found: Mapping[str, Publication]) -> None:
         """Refuse what belongs to another pipeline; what we made has to say that it belongs to this one."""
         comments = {name: found[name].comment for name in self._names if name in found}
-        if (refusal := belonging(comments, self._maker.slot)) is not None:
+        if (refusal := belonging(self.main, comments, self._maker.slot)) is not None:
             raise SourceRefused(refusal[0], hint=refusal[1])
-        for publication in found.values():
-            if publication.is_marked and publication.is_alterable and maker_by(publication.comment) != self._maker:
+        ours = [publication for publication in found.values() if publication.is_marked and self._is_open(publication)]
+        for publication in ours:
+            if maker_by(publication.comment) != self._maker:
                 rest = _MADE_FOR.sub("", publication.comment, count=1).removeprefix(MARK)
                 self._connection.execute(_comment(publication.name, self._maker.mark + rest))
 
     def _is_open(self, publication: Publication) -> bool:
-        is_ours = other_maker(publication.comment, self._maker.slot) is None
-        return self._may_alter and publication.is_alterable and is_ours
+        return self._may_alter and publication.is_alterable and not self._is_foreign(publication)
+
+    def _is_foreign(self, publication: Publication) -> bool:
+        return other_maker(publication.comment, self._maker.slot) is not None
 
     def _obstacle(self, step: Step, found: Mapping[str, Publication]) -> str | None:
         """Why we can not add a table to its publication, and which statement does."""
@@ -283,12 +288,18 @@ class Publisher:
     def _steps(self, found: Mapping[str, Publication], may_add: Callable[[str], bool]) -> Iterator[Step]:
         open_ = {name for name, publication in found.items() if self._is_open(publication)}
         ours = {name for name in open_ if found[name].is_marked or self._is_named}
+        wanted = {
+            *open_,
+            self.main,
+            *(name for name, other in found.items() if self._may_alter and self._is_foreign(other)),
+        }
         for place in self._places():
-            step = self._step(place, open_, ours, may_add)
+            step = self._step(place, wanted, ours, may_add)
             if step is not None and (step.leaves or step.enters):
                 yield step
 
-    def _step(self, place: Place, open_: set[str], ours: set[str], may_add: Callable[[str], bool]) -> Step | None:
+    def _step(self, place: Place, wanted: set[str], ours: set[str], may_add: Callable[[str], bool]) -> Step | None:
+        """Into a publication that is `wanted`, whether or not we can; without one the table is left out."""
         if not place.is_logged or not self._matches(place):
             return Step(place, tuple(name for name in place.members if name in ours), None)
         right, wrong = (self.main, self.inserts) if place.is_safe else (self.inserts, self.main)
@@ -297,8 +308,7 @@ class Publisher:
             return None
         if not leaves and wrong in place.members:
             return None  # somebody else's doing
-        is_lacking = place.is_safe and not place.members  # and not left out
-        enters = right if right not in place.members and (right in open_ or is_lacking) else None
+        enters = right if right not in place.members and right in wanted else None
         return Step(place, leaves, enters)
 
     def _take(self, steps: Sequence[Step]) -> Iterator[tuple[Step, psycopg.Error | None]]:
