@@ -246,6 +246,21 @@ class EvolutionContract:
         assert same(rows(moved), [(1, "a", "x"), (2, "b", "z"), (3, "c", None)])
         assert len(inventory()) == count
 
+    def test_a_table_that_is_ahead_is_so_under_its_other_name(self, begun: Sink, rows: ReadRows) -> None:
+        change = partial(NUMBERED, ("notes",), [(5, "e", None)])
+        apply(begun, [net(NUMBERED, partials=[change])], 20, SourceRows(NUMBERED, [(5, "later", "of its own")]))
+        renamed = msgspec.structs.replace(NUMBERED, name="things")
+        source = SourceRows(renamed, [(9, "f", "right")])
+        moves = net(renamed, partials=[partial(renamed, ("notes",), [(9, "f", None)], [(5,)])])
+        part, before = begun.stage("renamed", 0, [moves]), begun.read_state().watermark
+        renaming = Batch((part,), watermark(30), (status(renamed),), before, evolved=(evolved(NUMBERED, renamed),))
+        begun.commit(renaming, source)
+        assert source.asked == [("9",)]
+        ahead: dict[str, str] = {}
+        begun.tend_ahead(ahead.setdefault)
+        assert ahead == {renamed.table: ""}
+        assert same(rows(renamed), [(1, "a", "x"), (2, "b", "z"), (9, "f", "right")])
+
     def test_a_table_does_not_take_the_name_of_another(self, begun: Sink) -> None:
         apply(begun, [net(LOOSE, [(1, "a")])], 20)
         assert not begun.takes_in_place(evolved(NUMBERED, msgspec.structs.replace(NUMBERED, name="loose")))

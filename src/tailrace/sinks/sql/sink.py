@@ -295,43 +295,40 @@ class SqlSink(Sink):
         ahead = {status.table for status in batch.tables if status.state is TableState.AHEAD}
         ahead |= self._notes.ahead(session).keys()
         newest = {evolved.schema.table: evolved.schema for evolved in batch.evolved}
+        known_as = {evolved.schema.table: evolved.before.table for evolved in batch.evolved}  # in our notes, as yet
         beside = self._beside(session, batch)
         touched = 0
         for changes in (changes for part in batch.parts for changes in part.changes):
             table = changes.schema.table
+            known = known_as.get(table, table)
             if table in newest:
                 changes = adapted(changes, newest[table], self._map)
             target = self._places.table(changes.schema, is_beside=table in beside)
             with _trouble_of(table), self._sessions.errors(f"merging {table}"):
                 is_single_key = self._evolve(session, newest.get(table, changes.schema), target)
-                has_fetched = self._apply(
-                    session, changes, target, fetch, refused, is_single_key=is_single_key, is_ahead=table in ahead
-                )
-            if has_fetched:
-                ahead.add(table)
-                self._notes.mark_ahead(session, table)
+                stale = Stale(changes.schema, self._notes.quarantined_keys(session, known) if changes.partials else ())
+                merge = self._merge(session, changes.schema, target, refused, stale, is_single_key=is_single_key)
+                merge.apply(changes, fetch, is_ahead=known in ahead)
+            if merge.has_fetched:
+                ahead.add(known)
+                self._notes.mark_ahead(session, known)
             touched += changes.count
         return touched, refused
 
-    def _apply(
+    def _merge(
         self,
         session: Session,
-        changes: StagedChanges,
+        source: TableSchema,
         target: Target,
-        fetch: FetchRows,
         refused: Refused,
+        stale: Stale,
         *,
         is_single_key: bool,
-        is_ahead: bool = False,
-    ) -> bool:
-        """True if rows were read from the source, and are newer than the changes."""
-        table, source = self.dialect.qualified(target), changes.schema
-        stale = Stale(source, self._notes.quarantined_keys(session, source.table) if changes.partials else ())
-        merge = TableMerge(
+    ) -> TableMerge:
+        table = self.dialect.qualified(target)
+        return TableMerge(
             *(self.dialect, session, self._map, refused, source, table), is_single_key=is_single_key, stale=stale
         )
-        merge.apply(changes, fetch, is_ahead=is_ahead)
-        return merge.has_fetched
 
     def _set_aside(self, session: Session, batch: Batch, refused: Refused) -> None:
         """Not the rows of a table that is to be copied again, of which nothing in this batch is applied."""
@@ -610,12 +607,14 @@ class SqlSink(Sink):
             changes = StagedChanges(source, truncate=False, deletes=None, upserts=upserts, partials=(), count=1)
             with _trouble_of(source.table), self._sessions.errors(f"merging {source.table}"):
                 is_single_key = self._evolve(session, source, target)
-                self._apply(session, changes, target, fetch, refused, is_single_key=is_single_key)
+                merge = self._merge(session, source, target, refused, Stale(source), is_single_key=is_single_key)
+                merge.apply(changes, fetch)
         return not sieve.rejected and not refused.rows
 
     def tend_ahead(self, tend: Callable[[str, str], str]) -> None:
-        with self._sessions.look("looking for tables that are ahead") as session:
-            marks = self._notes.ahead(session) if self._notes.is_complete(session) else {}
+        with self._sessions.use("looking for tables that are ahead") as session:
+            self._create_notes(session)
+            marks = self._notes.ahead(session)
         places = {table: "" if mark.startswith(JUST_READ) else mark for table, mark in marks.items()}
         changed = {table: now for table, place in places.items() if (now := tend(table, place)) != place}
         if not changed:
