@@ -11,6 +11,7 @@ TailraceError
 │   ├── DecodeError        bytes we cannot read: stop, never skip
 │   └── ValueRefused       a value that no Arrow type of ours can hold: stop or quarantine
 ├── StateError             the state directory cannot be written or is in use
+│   ├── StateUnavailable   retried: its disk is full, or its store does not answer
 │   ├── OffsetGone         the log does not hold what a reader asks for: begin at what it keeps
 │   └── LogCorrupt         a segment failed its checksum
 ├── SinkError
@@ -19,6 +20,7 @@ TailraceError
 │   ├── SinkChanged        it is not as we left it: restored, or written by somebody else
 │   └── SinkRejected       the sink refuses a row or a table: stop or quarantine
 └── EngineLost             Spark died under us: start again
+    └── EngineDisturbed    retried: Spark lives, and lost a worker or a task
 """
 
 from __future__ import annotations
@@ -101,6 +103,12 @@ class StateError(TailraceError):
     """The state directory cannot be used."""
 
 
+class StateUnavailable(StateError):
+    """The state directory cannot be used at this moment. What is not in it yet, the source still has."""
+
+    retry = True
+
+
 class OffsetGone(StateError):
     """A part of the change log that a reader asks for is not there."""
 
@@ -147,6 +155,12 @@ class EngineLost(TailraceError):
     """Spark's JVM or a query died."""
 
     hint = "run the same command again: it continues where the sinks are"
+
+
+class EngineDisturbed(EngineLost):
+    """Spark's JVM lives, and lost a worker of its own: on a busy machine it may not have come up in time."""
+
+    retry = True
 
 
 @contextmanager

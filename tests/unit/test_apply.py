@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import msgspec
 import numpy as np
 import pytest
 
-from tailrace.errors import DecodeError, EngineLost, LogCorrupt
+from tailrace.errors import DecodeError, EngineDisturbed, EngineLost, LogCorrupt
 from tailrace.log.reader import LogReader
 from tailrace.log.storage import Storage
 from tailrace.log.writer import LogWriter
@@ -244,6 +247,14 @@ def test_an_error_of_ours_reaches_the_driver_with_its_type():
 def test_any_other_error_reaches_the_driver_with_its_place():
     with pytest.raises(EngineLost, match=r"ZeroDivisionError.*test_apply\.py"):
         unwrap([attempt(lambda: 1 / 0)])
+
+
+def test_what_the_system_refuses_a_task_may_pass_and_is_tried_again():
+    def work() -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(EngineDisturbed, match="No space left on device"):
+        unwrap([attempt(work)])
 
 
 def test_what_went_well_comes_back_in_order():

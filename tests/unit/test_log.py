@@ -23,7 +23,7 @@ import pytest
 from pyarrow import fs
 
 from tailrace import failpoints
-from tailrace.errors import LogCorrupt, OffsetGone, StateError
+from tailrace.errors import LogCorrupt, OffsetGone, StateError, StateUnavailable
 from tailrace.log import blocks, lease, segment
 from tailrace.log.reader import LogReader, Slice
 from tailrace.log.segment import Header, SegmentName
@@ -579,7 +579,9 @@ def test_a_full_disk_is_one_clear_sentence_and_the_next_append_takes_the_same_of
     feed = create(disk)
     with (
         full_disk(monkeypatch),
-        pytest.raises(StateError, match=f"^cannot write to the state directory {disk.path}: no space left on device$"),
+        pytest.raises(
+            StateUnavailable, match=f"^cannot write to the state directory {disk.path}: no space left on device$"
+        ),
     ):
         feed.append(*transaction(*rows(1)))
     assert LogReader(disk).names() == []
@@ -592,7 +594,7 @@ def test_a_segment_that_a_broken_connection_cut_short_never_appears():
     feed = create(storage)
     real = storage.filesystem
     storage.filesystem = Interrupted(real)
-    with pytest.raises(StateError, match="cannot write"):
+    with pytest.raises(StateUnavailable, match="cannot write"):
         feed.append(*transaction(*rows(1)))
     storage.filesystem = real
     assert LogReader(storage).names() == []

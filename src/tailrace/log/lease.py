@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tailrace.errors import StateError
+from tailrace.errors import StateError, StateUnavailable
 
 if TYPE_CHECKING:
     from tailrace.log.storage import Storage
@@ -106,11 +106,9 @@ class Lease:
                 f"another tailrace process took over the state directory {self._storage.path}: {self._taken_by}"
             )
         if time.monotonic() > self._trusted_until:
-            error = StateError(
+            raise StateUnavailable(
                 f"the hold on the state directory {self._storage.path} could not be renewed for {SAFE_SECONDS:g} s"
             )
-            error.retry = True
-            raise error
 
     def _look(self) -> None:
         found = read(self._storage, self._name)
@@ -154,8 +152,7 @@ def read(storage: Storage, name: str) -> Note | None:
     except (FileNotFoundError, msgspec.MsgspecError):
         return None
     except OSError as error:
-        reason = str(error).partition("\n")[0]
-        raise StateError(f"cannot read the state directory {storage.path}: {reason}") from error
+        raise storage.trouble(error) from error
 
 
 def _is_alive(storage: Storage, name: str, held: Note) -> bool:

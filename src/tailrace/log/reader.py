@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tailrace.errors import LogCorrupt, OffsetGone, StateError
+from tailrace.errors import LogCorrupt, OffsetGone
 from tailrace.log import segment
 from tailrace.log.segment import Header, SegmentName
 from tailrace.log.storage import Storage
@@ -46,7 +46,7 @@ def read_identity(storage: Storage) -> LogIdentity | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise StateError(f"cannot read the state directory {storage.path}: {error.strerror}") from error
+        raise storage.trouble(error) from error
     try:
         return msgspec.json.decode(data, type=LogIdentity)
     except msgspec.MsgspecError as error:

@@ -10,7 +10,7 @@ import time
 
 import msgspec
 
-from tailrace.errors import ConfigError, StateError
+from tailrace.errors import ConfigError
 from tailrace.log.storage import Storage
 
 SUFFIX = ".json"
@@ -63,8 +63,7 @@ class Readers:
         except msgspec.MsgspecError:
             return NOWHERE
         except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise StateError(f"cannot read the state directory {self.storage.path}: {reason}") from error
+            raise self.storage.trouble(error) from error
 
     def put(self, name: str, log: str, offset: int, table: str, owner: str) -> None:
         place = ReaderPlace(log, offset, table, owner, time.time())

@@ -9,6 +9,7 @@ What we make on a local disk is for its owner alone, whatever the umask: the log
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -20,7 +21,7 @@ import msgspec
 from pyarrow import fs
 
 from tailrace import failpoints
-from tailrace.errors import StateError
+from tailrace.errors import StateError, StateUnavailable
 from tailrace.log import lease
 
 try:
@@ -33,6 +34,9 @@ READ_BYTES = 4 << 20
 """What is asked of an object store at a time."""
 OBJECT_STORES = {"s3", "gcs", "abfs"}
 """File systems of pyarrow where an object appears when its upload completes, and where moving one means copying it."""
+
+PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENFILE, errno.EMFILE}
+"""What a disk may get over: it is full, or on a network that is down."""
 
 TRIES, TRY_SECONDS = 5, 0.05
 
@@ -92,19 +96,19 @@ class Storage:
         return Storage(f"{address.rstrip('/')}/{name}{question}{parameters}")
 
     def create(self) -> None:
-        with _state_errors(self.path):
+        with _state_errors(self):
             if self.is_local:
                 _create_locally(self.path)
             else:
                 self.filesystem.create_dir(self.path, recursive=True)
 
     def exists(self) -> bool:
-        with _state_errors(self.path, "read"):
+        with _state_errors(self, "read"):
             return bool(self.filesystem.get_file_info(self.path).type is fs.FileType.Directory)
 
     def remove(self) -> None:
         """The folder with all that is in it."""
-        with _state_errors(self.path):
+        with _state_errors(self):
             self.filesystem.delete_dir(self.path)
 
     def sizes(self, suffix: str) -> dict[str, int]:
@@ -113,7 +117,7 @@ class Storage:
 
     def files(self, suffix: str) -> dict[str, tuple[int, float]]:
         """As `sizes`, with the time when each was written, in seconds since 1970."""
-        with _state_errors(self.path, "read"):
+        with _state_errors(self, "read"):
             if self.is_local:
                 return _local_files(self.path, suffix)
             infos = self.filesystem.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
@@ -156,7 +160,7 @@ class Storage:
         return self._publish(name, parts, failpoints.reached)
 
     def _publish(self, name: str, parts: Iterable[Any], reached: Callable[[str], None]) -> int:
-        with _state_errors(self.path):
+        with _state_errors(self):
             if self.is_local:
                 return _publish_locally(self.path, name, parts, reached)
             beside = name if self.filesystem.type_name in OBJECT_STORES else f"{name}.part"
@@ -167,7 +171,7 @@ class Storage:
             return size
 
     def delete(self, name: str) -> None:
-        with _state_errors(self.path):
+        with _state_errors(self):
             self.filesystem.delete_file(self._join(name))
 
     def lock(self, name: str) -> Lock | None:
@@ -176,7 +180,7 @@ class Storage:
             return lease.take(self, name)
         if not HAS_FLOCK:
             return None
-        with _state_errors(self.path):
+        with _state_errors(self):
             file = open(self._join(name), "w", opener=private)  # noqa: SIM115 - closed by the caller
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -201,6 +205,12 @@ class Storage:
             return os.stat(self._join(name)).st_mtime
         except OSError:
             return None
+
+    def trouble(self, error: OSError, doing: str = "read") -> StateError:
+        """What an error of the system means. One that may pass is retried: of a store every one may."""
+        kind = StateError if self.is_local and error.errno not in PASSING else StateUnavailable
+        reason = (error.strerror or str(error)).partition("\n")[0].lower()
+        return kind(f"cannot {doing} the state directory {self.path}: {reason}")
 
     def _join(self, name: str) -> str:
         return f"{self.path.rstrip('/')}/{name}"
@@ -238,8 +248,8 @@ def _is_flocked(path: str) -> bool | None:
 class _state_errors:  # noqa: N801 - reads as a statement
     """Turns the operating system's errors into a StateError that names the folder."""
 
-    def __init__(self, path: str, doing: str = "write to") -> None:
-        self.path = path
+    def __init__(self, storage: Storage, doing: str = "write to") -> None:
+        self.storage = storage
         self.doing = doing
 
     def __enter__(self) -> None:
@@ -247,8 +257,7 @@ class _state_errors:  # noqa: N801 - reads as a statement
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError):
-            reason = error.strerror or str(error)
-            raise StateError(f"cannot {self.doing} the state directory {self.path}: {reason.lower()}") from error
+            raise self.storage.trouble(error, self.doing) from error
 
 
 def _local_files(path: str, suffix: str) -> dict[str, tuple[int, float]]:

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tailrace import config, failpoints
-from tailrace.errors import EngineLost, SinkChanged, SinkRejected, TailraceError
+from tailrace.errors import EngineDisturbed, EngineLost, SinkChanged, SinkRejected, TailraceError
 from tailrace.log.reader import LogReader
 from tailrace.log.storage import Storage
 from tailrace.model.lifecycle import ASIDE, CATCHING_UP, COPYING, TableState, TableStatus
@@ -196,8 +196,8 @@ class SinkPipeline:
             return EngineLost(f"Spark's JVM is gone: {type(error).__name__}")
         return self.error or self._lost(words)
 
-    def _lost(self, words: str) -> EngineLost:
-        return lost(f"the streaming query of sink {self.name} ended: {words}")
+    def _lost(self, words: str) -> EngineDisturbed:
+        return EngineDisturbed(f"the streaming query of sink {self.name} ended: {words}")
 
     def catch_up_to(self, statuses: list[TableStatus], last: int, *, finish: bool) -> None:
         """Apply the changes of some tables up to offset `last` of the log; with `finish` they are live afterwards.
@@ -404,13 +404,6 @@ def _stepped(status: TableStatus, place: Watermark, *, is_whole: bool, finish: b
         status = status.move(TableState.CATCH_UP)
     is_beside = status.is_beside and not finish  # it takes its place in the commit that makes it live
     return status.move(TableState.LIVE if finish else status.state, watermark=place, is_beside=is_beside)
-
-
-def lost(what: str) -> EngineLost:
-    """Spark's JVM lives, and lost a worker of its own: on a busy machine it may not have come up in time."""
-    error = EngineLost(what)
-    error.retry = True
-    return error
 
 
 def said_by(error: object) -> str:

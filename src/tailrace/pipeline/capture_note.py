@@ -19,6 +19,8 @@ from tailrace.spark.layout import CAPTURE, LOG
 SILENT_SECONDS = 10.0
 """A capture that has not shown itself for so long is at work no more, whatever its note says."""
 
+UNKNOWN = "how capture is, is not known: it has not begun yet, or can not write to the state directory"
+
 _UNITS = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10}
 
 
@@ -64,10 +66,15 @@ class Notice:
         self._become(CaptureNote(state, message, since, retry_at))
 
     def _become(self, note: CaptureNote) -> None:
-        """A disk that is full, or gone, is noticed by those who need it."""
+        """A disk that is full has room for the new note in place of the old one, or for none: never for a stale one."""
         self.now = note
-        with suppress(StateError):
-            self._storage.publish(CAPTURE, msgspec.json.encode(self.now))
+        text = msgspec.json.encode(note)
+        try:
+            self._storage.publish(CAPTURE, text)
+        except StateError:
+            with suppress(StateError):
+                self._storage.delete(CAPTURE)
+                self._storage.publish(CAPTURE, text)
 
 
 def read(state: str) -> CaptureNote | None:

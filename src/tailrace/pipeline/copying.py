@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from tailrace import failpoints
-from tailrace.errors import SourceError, TailraceError
+from tailrace.errors import EngineDisturbed, SourceError, TailraceError
 from tailrace.model.lifecycle import COPYING, TableState, TableStatus
-from tailrace.pipeline.applying import SinkPipeline, lost, said_by
+from tailrace.pipeline.applying import SinkPipeline, said_by
 from tailrace.pipeline.evolution import failed
 from tailrace.pipeline.threads import WatchedThread
 from tailrace.sinks.base import ChunkMark
@@ -121,7 +121,7 @@ class CopyLane:
                 backoff = min(backoff * 2, BACKOFF_SECONDS[1])
 
     def _lost(self, error: Exception) -> TailraceError:
-        return lost(f"the copy of tables into sink {self.sink.name} stopped: {said_by(error)}")
+        return EngineDisturbed(f"the copy of tables into sink {self.sink.name} stopped: {said_by(error)}")
 
     def step(self) -> bool:
         """Copy what waits; false if nothing does."""

@@ -25,6 +25,7 @@ from tailrace.errors import (
     SourceRefused,
     SourceUnavailable,
     StateError,
+    StateUnavailable,
     TailraceError,
 )
 from tailrace.log.reader import LogReader
@@ -160,7 +161,7 @@ class Runner:
             self._leave_if_stopping()
             try:
                 return work()
-            except (SourceUnavailable, SinkUnavailable) as error:
+            except (SourceUnavailable, SinkUnavailable, StateUnavailable) as error:
                 if time.monotonic() + backoff > deadline:
                     raise
                 self.reporter.say("source-retry", message=str(error), retry_seconds=backoff)

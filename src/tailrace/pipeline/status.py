@@ -113,7 +113,7 @@ def capture_trouble(state: str) -> str:
     if run_state(state) is RunState.STOPPED:
         return ""
     note = capture_note.read(state)
-    return (note.sentence if note is not None else "") or capture_note.silence(state)
+    return (capture_note.UNKNOWN if note is None else note.sentence) or capture_note.silence(state)
 
 
 def run_state(state: str) -> RunState:

@@ -9,12 +9,12 @@ from collections.abc import Iterable
 import msgspec
 
 from tailrace import config, failpoints
-from tailrace.errors import SinkRejected, SourceError, SourceRefused, TailraceError
+from tailrace.errors import EngineDisturbed, SinkRejected, SourceError, SourceRefused, TailraceError
 from tailrace.model.lifecycle import ASIDE, CATCHING_UP, TableState, TableStatus
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import Watermark
 from tailrace.pipeline import requests
-from tailrace.pipeline.applying import SinkPipeline, lost, said_by
+from tailrace.pipeline.applying import SinkPipeline, said_by
 from tailrace.pipeline.copying import Copies, lanes
 from tailrace.pipeline.evolution import evolved_to, fills_of, has_other_text, is_behind
 from tailrace.pipeline.threads import WatchedThread
@@ -92,7 +92,7 @@ class TableKeeper:
                 backoff = min(backoff * 2, BACKOFF_SECONDS[1])
 
     def _lost(self, error: Exception) -> TailraceError:
-        return lost(f"keeping the tables of sink {self.sink.name} stopped: {said_by(error)}")
+        return EngineDisturbed(f"keeping the tables of sink {self.sink.name} stopped: {said_by(error)}")
 
     def copy_tables(self) -> bool:
         """Find the tables that wait for their copy, and copy them here and now; false if there are none."""

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from tailrace.errors import EngineLost, TailraceError
+from tailrace.errors import EngineDisturbed, EngineLost, TailraceError
 from tailrace.log.reader import LogReader, Slice
 from tailrace.log.segment import SegmentName
 from tailrace.log.storage import Storage
@@ -269,7 +269,8 @@ def attempt(work: Callable[[], T]) -> tuple[bool, T | TailraceError]:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         place = f"{Path(frame.filename).name}:{frame.lineno}"
         words = f": {error}" if isinstance(error, OSError) else ""
-        return False, EngineLost(f"a task failed: {type(error).__name__}{words} ({place})")
+        kind = EngineDisturbed if isinstance(error, OSError) else EngineLost
+        return False, kind(f"a task failed: {type(error).__name__}{words} ({place})")
 
 
 def unwrap(outcomes: Iterable[tuple[bool, Any]]) -> list[Any]:
