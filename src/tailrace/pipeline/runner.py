@@ -40,9 +40,8 @@ from tailrace.pipeline.progress import Reporter
 from tailrace.pipeline.supervisor import CaptureSupervisor
 from tailrace.pipeline.tables import TableKeeper
 from tailrace.sinks.base import Sink
-from tailrace.spark.datasource import register
 from tailrace.spark.layout import LOG, SPARK
-from tailrace.spark.session import open_session
+from tailrace.spark.opening import OpeningSession
 
 LOOP_SECONDS = 0.05
 STOP_SECONDS = 10.0
@@ -74,7 +73,7 @@ class Runner:
         self._backoff: dict[str, float] = {}
         self._given_up: dict[str, TailraceError] = {}
         self._absent: dict[str, float] = {}  # sink that did not answer at the start: when to ask it again
-        self._spark: SparkSession | None = None  # only if it is ours to stop
+        self._engine: OpeningSession | None = None
         self._identity: SourceIdentity | None = None
         self._log_start = ""
         self._is_log_new = False
@@ -90,8 +89,10 @@ class Runner:
     def run(self, *, until_current: bool) -> int:
         self.storage.create()
         lock = self.storage.lock("run.lock")
+        shutil.rmtree(Path(self.pipeline.state) / SPARK, ignore_errors=True)
         capture: CaptureSupervisor | None = None
         try:
+            self._engine = OpeningSession(self.pipeline)
             self._patiently(lambda: preflight.raise_if_failing(preflight.check_without_sinks(self.pipeline)))
             self._check_sinks(must_answer=until_current)
             identity = self._patiently(self._check_identity)
@@ -103,7 +104,7 @@ class Runner:
             capture = CaptureSupervisor(Order(self.pipeline, start, identity), self.reporter.say)
             capture.start()
             self._leave_if_stopping()
-            spark = self._open_spark()
+            spark = self._engine.wait(self._leave_if_stopping)
             self._start_sinks(spark, capture)
             self._loop(spark, capture, start)
             for error in self._given_up.values():
@@ -258,14 +259,6 @@ class Runner:
         for follower in self._followers if self._target is not None else []:
             for status in follower.failures:
                 raise SinkRejected(f"{status.table} failed in sink {follower.name}: {status.reason}")
-
-    def _open_spark(self) -> SparkSession:
-        is_ours = SparkSession.getActiveSession() is None
-        spark = open_session(self.pipeline)
-        self._spark = spark if is_ours else None
-        register(spark)
-        shutil.rmtree(Path(self.pipeline.state) / SPARK, ignore_errors=True)
-        return spark
 
     def _start_sinks(self, spark: SparkSession, capture: CaptureSupervisor) -> None:
         log = LogReader(self.storage.folder(LOG))
@@ -470,8 +463,8 @@ class Runner:
             self._acknowledge(capture)
         if capture is not None:
             capture.stop()
-        if self._spark is not None:
-            _stop_spark(self._spark)
+        if self._engine is not None:
+            self._engine.stop()
         for keeper in self._keepers:
             keeper.join(STOP_SECONDS)
         for sink in self.sinks.values():
@@ -483,13 +476,6 @@ def _lag_seconds(follower: SinkPipeline) -> float | None:
     if not follower.last_commit_us:
         return None
     return round(max(time.time() - follower.last_commit_us / 1e6, 0.1), 1)
-
-
-def _stop_spark(spark: SparkSession) -> None:
-    """End the session and the snapshot tasks that may still run in it: their chunks are loaded whole or not at all."""
-    with suppress(Exception):  # the JVM may be gone already
-        spark.sparkContext.cancelAllJobs()
-        spark.stop()
 
 
 class _Stopped(TailraceError):

@@ -8,27 +8,30 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
-from pyspark import accumulators
+from pyspark import SparkConf, SparkContext, accumulators
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from tailrace import config
 from tailrace.errors import EngineLost
 from tailrace.log.storage import private
+from tailrace.spark.classes import archive_options
 from tailrace.spark.installed import START
 
 LOG_NAME = "spark.log"
+ANY_LOCAL = "local[*]"  # what spark-submit takes where nobody names a master
+_DEEP = "-Xss8m"
+_QUICK_LAUNCHER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 TASK_TRIES = 4  # a worker that is killed is no reason to stop: chunks and parts can be done again
 _DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.memory": "1g",
     "spark.scheduler.mode": "FAIR",
     "spark.python.daemon.module": "tailrace.spark.daemon",
     "spark.python.worker.reuse": "true",
@@ -40,51 +43,79 @@ _DEFAULTS = {
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "5",
 }
+_LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
 def open_session(pipeline: config.Pipeline) -> SparkSession:
-    """The active session, or a new one as the pipeline file says. Workers run this very interpreter."""
+    """The active session, or a new one as the pipeline file says. Workers run this very interpreter.
+
+    What `spark-submit` was told, and what stands in spark-defaults.conf, counts more than our own defaults.
+    """
+    if (active := SparkSession.getActiveSession()) is not None:
+        return active
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(f"tailrace {pipeline.name}")
-    if pipeline.spark.master is not None:
-        builder = builder.master(pipeline.spark.master)
-    elif "SPARK_ENV_LOADED" not in os.environ:
-        cores = os.cpu_count() or 2  # a copy takes a slot a core; one more is left to what is live meanwhile
-        builder = builder.master(f"local[{cores + 1},{TASK_TRIES}]").config("spark.default.parallelism", str(cores))
-    for key, value in (_DEFAULTS | _logging(pipeline) | pipeline.spark.settings()).items():
-        builder = builder.config(key, value)
-    if SparkSession.getActiveSession() is None:
-        _quiet_pyspark()
+    _quiet_pyspark()
     try:
-        with _quiet_jvm(pipeline.state), _kept_interrupt(), _private_files(), _quick_workers():
-            return builder.getOrCreate()
+        _start_jvm(pipeline)
+        with _kept_interrupt():
+            return SparkSession.builder.config(conf=_conf(pipeline)).getOrCreate()
     except Exception as error:
         raise EngineLost(f"Spark did not start: {str(error).splitlines()[0]}") from error
 
 
-@contextmanager
-def _private_files() -> Iterator[None]:
-    """A JVM that is started in here, and its workers, make files for their owner alone: plans, spills, checkpoints."""
-    before = os.umask(0o077)
-    try:
-        yield
-    finally:
-        os.umask(before)
+def _conf(pipeline: config.Pipeline) -> SparkConf:
+    conf = SparkConf()  # what the JVM was started with
+    is_submitted = "SPARK_ENV_LOADED" in os.environ
+    for key, value in pipeline.spark.settings().items():
+        conf.setIfMissing(key, value) if is_submitted else conf.set(key, value)
+    cores = os.cpu_count() or 2
+    if pipeline.spark.master is not None:
+        conf.setMaster(pipeline.spark.master)
+    elif not is_submitted and conf.get("spark.master", ANY_LOCAL) == ANY_LOCAL:
+        # a copy takes a slot a core; one more is left to what is live meanwhile
+        conf.setMaster(f"local[{cores + 1},{TASK_TRIES}]").setIfMissing("spark.default.parallelism", str(cores))
+    is_local = str(conf.get("spark.master", ANY_LOCAL)).startswith("local")
+    for key, value in (_DEFAULTS | (_LOCAL if is_local else {})).items():
+        conf.setIfMissing(key, value)
+    return conf.setIfMissing("spark.app.name", f"tailrace {pipeline.name}")
+
+
+def _start_jvm(pipeline: config.Pipeline) -> None:
+    """A JVM of our own, unless there is one: `spark-submit` starts its own, and a session may have been here before.
+
+    It and its workers make files for their owner alone: plans, spills, checkpoints. What it says goes beside Spark's
+    log: the terminal is ours. Its Python processes need not compile pyspark (`spark/installed.py`).
+    """
+    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return
+    conf = SparkConf(loadDefaults=False).setAll(list(pipeline.spark.settings().items()))
+    options = (_logging(pipeline), archive_options(os.environ), os.environ.get("SPARK_SUBMIT_OPTS", ""))
+    python_path = os.pathsep.join(filter(None, (str(START), os.environ.get("PYTHONPATH"))))
+    launcher = os.environ.get("SPARK_LAUNCHER_OPTS", _QUICK_LAUNCHER)
+    with ExitStack() as stack:
+        stack.enter_context(_environment("SPARK_SUBMIT_OPTS", " ".join(filter(None, options))))
+        stack.enter_context(_environment("PYTHONPATH", python_path))
+        stack.enter_context(_environment("SPARK_LAUNCHER_OPTS", launcher))
+        started: dict[str, Any] = {"umask": 0o077}
+        if "://" not in pipeline.state:
+            target = Path(pipeline.state) / LOG_NAME
+            started["stderr"] = stack.enter_context(open(target, "ab", opener=private))
+        SparkContext._ensure_initialized(gateway=launch_gateway(conf, started))  # type: ignore[no-untyped-call]
 
 
 @contextmanager
-def _quick_workers() -> Iterator[None]:
-    """A JVM that is started in here starts Python processes that need not compile pyspark (`spark/installed.py`)."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = str(START) if before is None else f"{START}{os.pathsep}{before}"
+def _environment(name: str, value: str) -> Iterator[None]:
+    """For a process that is started in here. Others that are meanwhile do not mind."""
+    before = os.environ.get(name)
+    os.environ[name] = value
     try:
         yield
     finally:
         if before is None:
-            del os.environ["PYTHONPATH"]
+            del os.environ[name]
         else:
-            os.environ["PYTHONPATH"] = before
+            os.environ[name] = before
 
 
 @contextmanager
@@ -112,28 +143,10 @@ def _is_not_py4j(record: logging.LogRecord) -> bool:
     return "py4j" not in Path(record.pathname).parts
 
 
-@contextmanager
-def _quiet_jvm(state: str) -> Iterator[None]:
-    """A JVM that is started in here writes its standard error beside Spark's log: the terminal is ours."""
-    if "://" in state:
-        yield
-        return
-    kept = os.dup(2)
-    with open(Path(state) / LOG_NAME, "ab", opener=private) as target:
-        os.dup2(target.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-
-
-def _logging(pipeline: config.Pipeline) -> dict[str, str]:
+def _logging(pipeline: config.Pipeline) -> str:
     """Spark's own words go to a file in the state directory."""
     if "://" in pipeline.state:
-        return {}
+        return _DEEP
     settings = resources.files("tailrace.spark") / "log4j2.properties"
     target = Path(pipeline.state) / LOG_NAME
-    return {
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={settings} -Dtailrace.log={target} -Xss8m",
-    }
+    return f'"-Dlog4j2.configurationFile={settings}" "-Dtailrace.log={target}" {_DEEP}'
