@@ -7,9 +7,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 SETUP := .venv/.setup-done
 BENCH := .venv/.bench-done
-CLASSES := .venv/spark-classes.jsa
 WITH_JAVA = JAVA_HOME="$$(scripts/java.sh)" && export JAVA_HOME &&
-QUICK_JVM = SPARK_SUBMIT_OPTS="-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:SharedArchiveFile=$(CURDIR)/$(CLASSES)"
+QUICK_JVM = SPARK_SUBMIT_OPTS="-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,7 +18,7 @@ setup: $(SETUP) java ## make .venv with tailrace and all that its tests need; qu
 demo: setup ## see it work: PostgreSQL into SQLite, killed in the middle, compared at the end
 	@$(WITH_JAVA) $(BIN)/tailrace demo
 
-test: setup $(CLASSES) ## check, then all other tests but the longest
+test: setup ## check, then all other tests but the longest
 	@$(MAKE) --no-print-directory check
 	@$(WITH_JAVA) $(QUICK_JVM) $(BIN)/pytest --ignore=tests/unit -m "not long" --numprocesses=2 --dist=loadfile
 
@@ -30,7 +29,7 @@ check: $(SETUP) ## format, lint, types, layers and unit tests: under two minutes
 	$(BIN)/lint-imports
 	$(BIN)/pytest tests/unit
 
-kills: setup $(CLASSES) ## the longest of the tests: kills in every phase, frozen servers, full disks: ten minutes
+kills: setup ## the longest of the tests: kills in every phase, frozen servers, full disks: ten minutes
 	@$(WITH_JAVA) $(QUICK_JVM) $(BIN)/pytest -m long --numprocesses=2 --dist=loadfile
 
 chaos: setup ## millions of rows into every sink, a bank with an observer, and kills: three quarters of an hour
@@ -48,7 +47,7 @@ format: $(SETUP) ## format the code and mend what the linter can mend
 	$(BIN)/ruff check --fix
 
 bench: setup $(BENCH) ## run the benchmarks, or those that ONLY names; results in benchmarks/results.json
-	@$(WITH_JAVA) $(BIN)/python -m benchmarks $(ONLY)
+	@$(WITH_JAVA) PYTHONPATH=tests $(BIN)/python -m benchmarks $(ONLY)
 
 clean: ## remove .venv and everything else that can be made again
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse
@@ -63,10 +62,6 @@ $(SETUP): pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[test,demo]'
 	@touch $@
-
-$(CLASSES): $(SETUP) # Spark starts some sixty times in the tests
-	@echo "archiving the classes of Spark, once: a minute"
-	@$(WITH_JAVA) $(BIN)/python -m tailrace.testing.java_classes $@
 
 $(BENCH): $(SETUP)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[bench]'

@@ -12,8 +12,8 @@ import psycopg
 
 from benchmarks import copying
 from benchmarks.backlog import FINGERPRINT, TABLE
-from tailrace.sinks.sql.mysql_session import MySqlSession
-from tailrace.testing.mysql import MariaDbServer, MySqlServer
+from support.mysql import MariaDbServer, MySqlServer
+from tailrace.sinks.sql.mysql.session import MySqlSession
 from tailrace.testing.postgres import PostgresServer
 
 SETTINGS = {"innodb_buffer_pool_size": "1G"}

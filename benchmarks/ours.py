@@ -16,20 +16,20 @@ import psycopg
 from benchmarks.backlog import PUBLICATION, Backlog
 from tailrace import config, registry
 from tailrace.log.reader import LogReader
-from tailrace.log.storage import Storage
 from tailrace.model.frames import Frames
 from tailrace.model.lifecycle import TableState, TableStatus
 from tailrace.model.watermark import Watermark
-from tailrace.pipeline.capture import Order, Progress
+from tailrace.pipeline.capture_process import Order, Progress
+from tailrace.pipeline.capture_supervisor import CaptureSupervisor
 from tailrace.pipeline.progress import Reporter
 from tailrace.pipeline.runner import Runner
-from tailrace.pipeline.supervisor import CaptureSupervisor
 from tailrace.sinks.base import Batch
 from tailrace.sources.postgres import pgoutput
 from tailrace.sources.postgres.describing import described_schema
 from tailrace.spark.datasource import register
-from tailrace.spark.layout import LOG
 from tailrace.spark.session import open_session
+from tailrace.state.layout import LOG
+from tailrace.state.storage import Storage
 
 
 def prepare_streams(url: str) -> None:
@@ -92,7 +92,7 @@ def snapshot_to(url: str, table: str, connections: int, state: Path, target_url:
 @contextlib.contextmanager
 def live_pipeline(url: str, table: str, state: Path, replica: Path) -> Iterator[None]:
     """A pipeline that is live, from one table into the SQLite file `replica`, for as long as the block runs."""
-    from tailrace.testing.pipelines import RunningPipeline, write_pipeline
+    from support.pipelines import RunningPipeline, write_pipeline
 
     file = write_pipeline(state, url, {"sink": f"sqlite:///{replica}"}, tables=[f"public.{table}"])
     pipeline = RunningPipeline(file)
@@ -159,8 +159,8 @@ def _stream(backlog: Backlog, slot: str, state: Path, sink_url: str) -> float:
 
 def _snapshot(url: str, table: str, connections: int, state: Path, sink_url: str) -> float:
     """From the exported snapshot to the last chunk loaded: what the peers do, and the marks."""
-    from tailrace.pipeline.applying import SinkPipeline
-    from tailrace.pipeline.tables import TableKeeper
+    from tailrace.pipeline.follower import SinkFollower
+    from tailrace.pipeline.table_supervisor import TableSupervisor
 
     source_settings = config.Source(url, (f"public.{table}",), slot="snapshot_bench", publication="snapshot_bench")
     pipeline = config.Pipeline("bench", source_settings, {"sink": config.Sink(sink_url)}, state=str(state))
@@ -169,10 +169,10 @@ def _snapshot(url: str, table: str, connections: int, state: Path, sink_url: str
     sink = registry.make_sink(pipeline, "sink")
     try:
         start = source.prepare()
-        follower = SinkPipeline(spark, pipeline, "sink", source, sink, "bench", lambda *_, **__: None)
+        follower = SinkFollower(spark, pipeline, "sink", source, sink, "bench", lambda *_, **__: None)
         sink.claim("bench")
         follower.watermark = Watermark("bench", 0, start)
-        keeper = TableKeeper(follower)
+        keeper = TableSupervisor(follower)
         began = time.perf_counter()
         keeper.copy_tables()
         return time.perf_counter() - began
@@ -188,8 +188,8 @@ def _warm_spark(pipeline: config.Pipeline, tasks: int = 2) -> Any:
     register(spark)
 
     def touch(_: int) -> int:
-        import tailrace.pipeline.applying
-        import tailrace.sinks.sql.sqlite
+        import tailrace.pipeline.follower
+        import tailrace.sinks.sql.sqlite.dialect
         import tailrace.sources.postgres.source  # noqa: F401
 
         time.sleep(0.5)

@@ -25,7 +25,7 @@ from benchmarks.backlog import (
 )
 from benchmarks.race import Contender, Heat, attempt, in_own_process, race, surroundings
 from benchmarks.report import Result, result
-from tailrace.testing.mysql import MariaDbServer, MySqlServer
+from support.mysql import MariaDbServer, MySqlServer
 from tailrace.testing.postgres import PostgresServer
 
 Pairs = Mapping[str, tuple[str, str]]  # a ratio's name: our contender, and the one it is compared with

@@ -6,12 +6,12 @@ import pyarrow as pa
 import pytest
 from tests.contract.test_mysql_sink import REFUSED, make_sink, query, url  # noqa: F401 - fixtures
 
+from tailrace.columns.text import to_text
 from tailrace.errors import SinkRejected
 from tailrace.model.lifecycle import TableState
 from tailrace.model.schema import Column, TableSchema
-from tailrace.model.text import to_text
-from tailrace.sinks.sql import sifting
 from tailrace.sinks.sql import sink as sql_sink
+from tailrace.sinks.sql.quarantine import sifting
 from tailrace.testing.sample_values import SAMPLES
 from tailrace.testing.sink_changes import INT, SourceRows, apply, chunk, net, partial, status, watermark
 

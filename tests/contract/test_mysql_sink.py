@@ -21,9 +21,10 @@ from tailrace.model.lifecycle import TableState
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.model.types import ColumnType, Kind, arrow_type
 from tailrace.sinks.base import Batch
-from tailrace.sinks.sql import mysql, mysql_session
 from tailrace.sinks.sql import sink as sql_sink
-from tailrace.sinks.sql.mysql import MariaDbSink, MySqlSink
+from tailrace.sinks.sql.mysql import dialect as mysql
+from tailrace.sinks.sql.mysql import session as mysql_session
+from tailrace.sinks.sql.mysql.dialect import MariaDbSink, MySqlSink
 from tailrace.testing.sample_values import SAMPLES, TEXTS, UUIDS
 from tailrace.testing.sink_changes import (
     INT,

@@ -18,9 +18,10 @@ from tailrace.model.lifecycle import TableState
 from tailrace.model.schema import Column, TableSchema
 from tailrace.model.types import ColumnType, Kind
 from tailrace.sinks.base import Batch
-from tailrace.sinks.sql import postgres_session, sessions
+from tailrace.sinks.sql import sessions
 from tailrace.sinks.sql import sink as sql_sink
-from tailrace.sinks.sql.postgres import PostgresSink
+from tailrace.sinks.sql.postgres import session as postgres_session
+from tailrace.sinks.sql.postgres.dialect import PostgresSink
 from tailrace.testing.plugin import requires
 from tailrace.testing.postgres import PostgresServer
 from tailrace.testing.sample_values import DIGITS, SAMPLES, TEXTS, UUIDS

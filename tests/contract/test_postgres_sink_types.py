@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace import config
+from tailrace.columns.net import NetChanges
 from tailrace.model.lifecycle import TableState
-from tailrace.model.net import NetChanges
 from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType, Kind
 from tailrace.sinks.base import Batch
-from tailrace.sinks.sql.postgres import PostgresSink
-from tailrace.sinks.sql.postgres_types import declared, fits, has_same_form
+from tailrace.sinks.sql.postgres.dialect import PostgresSink
+from tailrace.sinks.sql.postgres.types import declared, fits, has_same_form
 from tailrace.sources.postgres import snapshot
 from tailrace.sources.postgres.source import PostgresSource
 from tailrace.testing.sink_changes import SourceRows, chunk, live, status, watermark

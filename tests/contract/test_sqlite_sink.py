@@ -21,9 +21,9 @@ from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.model.types import ColumnType, Kind
 from tailrace.sinks.base import Batch
 from tailrace.sinks.sql import sink as sql_sink
-from tailrace.sinks.sql import sqlite_session
-from tailrace.sinks.sql.isolation import delete_again
-from tailrace.sinks.sql.sqlite import SqliteSink
+from tailrace.sinks.sql.quarantine.isolation import delete_again
+from tailrace.sinks.sql.sqlite import session as sqlite_session
+from tailrace.sinks.sql.sqlite.dialect import SqliteSink
 from tailrace.testing.sample_values import DIGITS, SAMPLES, TEXTS, UUIDS
 from tailrace.testing.sink_changes import (
     INT,

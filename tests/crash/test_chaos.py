@@ -19,10 +19,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from support.mysql import MariaDbServer, MySqlServer
+from support.pipelines import RunningPipeline, run_until_current, write_pipeline
+from support.sinks import Server, SinkDatabase, assert_same_rows, sink_databases
 from tailrace.testing import PostgresServer
-from tailrace.testing.mysql import MariaDbServer, MySqlServer
-from tailrace.testing.pipelines import RunningPipeline, run_until_current, write_pipeline
-from tailrace.testing.sinks import Server, SinkDatabase, assert_same_rows, sink_databases
 
 SCALE = float(os.environ.get("TAILRACE_CHAOS_SCALE", "0.1"))
 IS_FULL = SCALE >= 1

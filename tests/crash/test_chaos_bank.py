@@ -25,13 +25,10 @@ from typing import Any, Self
 import psutil
 import pytest
 
-from tailrace.sources.postgres.positions import reached
-from tailrace.testing import PostgresServer
-from tailrace.testing.mysql import MySqlServer
-from tailrace.testing.pipelines import RunningPipeline, captured, position_of, run_until_current, write_pipeline
-from tailrace.testing.plugin import FAST, FAST_MYSQL, requires
-from tailrace.testing.postgres import execute, free_slot
-from tailrace.testing.sinks import (
+from support.mysql import MySqlServer
+from support.mysql_fixtures import FAST_MYSQL
+from support.pipelines import RunningPipeline, captured, position_of, run_until_current, write_pipeline
+from support.sinks import (
     Server,
     SinkDatabase,
     SinkView,
@@ -40,6 +37,10 @@ from tailrace.testing.sinks import (
     sink_databases,
     wait_until_current,
 )
+from tailrace.sources.postgres.positions import reached
+from tailrace.testing import PostgresServer
+from tailrace.testing.plugin import FAST, requires
+from tailrace.testing.postgres import execute, free_slot
 
 SCALE = float(os.environ.get("TAILRACE_CHAOS_SCALE", "0.1"))
 IS_FULL = SCALE >= 1

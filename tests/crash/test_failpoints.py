@@ -7,9 +7,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from support import hot
+from support.pipelines import RunningPipeline, run_until_current, write_pipeline
 from tailrace import failpoints
-from tailrace.testing import content, hot
-from tailrace.testing.pipelines import RunningPipeline, run_until_current, write_pipeline
+from tailrace.testing import content
 from tailrace.testing.postgres import execute
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(900)]

@@ -14,11 +14,11 @@ import psycopg
 import pymysql
 import pytest
 
+from support.mysql import MariaDbServer, MySqlServer
+from support.pipelines import RunningPipeline, run_until_current, write_pipeline
+from support.sinks import Server, SinkDatabase, SinkView, assert_same_rows, sink_databases
 from tailrace import failpoints
 from tailrace.testing import PostgresServer
-from tailrace.testing.mysql import MariaDbServer, MySqlServer
-from tailrace.testing.pipelines import RunningPipeline, run_until_current, write_pipeline
-from tailrace.testing.sinks import Server, SinkDatabase, SinkView, assert_same_rows, sink_databases
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from support import hot
+from support.hot import HotWorkload
+from support.pipelines import Replica, RunningPipeline, run_until_current, tailrace, write_pipeline
 from tailrace import failpoints
-from tailrace.testing import content, hot
-from tailrace.testing.hot import HotWorkload
-from tailrace.testing.pipelines import Replica, RunningPipeline, run_until_current, tailrace, write_pipeline
+from tailrace.testing import content
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(1200)]
 

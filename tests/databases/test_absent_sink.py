@@ -5,10 +5,10 @@ from __future__ import annotations
 import psycopg
 import pytest
 
+from support.pipelines import RunningPipeline, write_pipeline
+from support.sinks import SinkView
 from tailrace.testing import PostgresServer
-from tailrace.testing.pipelines import RunningPipeline, write_pipeline
 from tailrace.testing.plugin import FAST, requires
-from tailrace.testing.sinks import SinkView
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(400)]
 

@@ -15,13 +15,14 @@ from typing import Any
 import psycopg
 import pytest
 
+from support import hot
+from support.hot import HotWorkload
+from support.hot_tables import TABLES as HOT_TABLES
+from support.pipelines import Replica, RunningPipeline, position_of, tailrace, write_pipeline
 from tailrace.log.reader import LogReader
-from tailrace.log.storage import Storage
 from tailrace.model.names import table_name
-from tailrace.testing import PostgresServer, content, hot
-from tailrace.testing.hot import HotWorkload
-from tailrace.testing.hot_tables import TABLES as HOT_TABLES
-from tailrace.testing.pipelines import Replica, RunningPipeline, position_of, tailrace, write_pipeline
+from tailrace.state.storage import Storage
+from tailrace.testing import PostgresServer, content
 from tailrace.testing.plugin import FAST, requires
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(900)]

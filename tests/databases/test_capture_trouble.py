@@ -10,8 +10,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from support.pipelines import Replica, RunningPipeline, position_of, tailrace, write_pipeline
 from tailrace.testing import PostgresServer, content
-from tailrace.testing.pipelines import Replica, RunningPipeline, position_of, tailrace, write_pipeline
 from tailrace.testing.plugin import FAST, requires
 from tailrace.testing.processes import wait_until
 

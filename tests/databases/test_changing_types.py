@@ -9,9 +9,9 @@ from typing import Any
 import psycopg
 import pytest
 
+from support.pipelines import RunningPipeline, run_until_current, write_pipeline
+from support.sinks import wait_until_current
 from tailrace.testing import PostgresServer, content
-from tailrace.testing.pipelines import RunningPipeline, run_until_current, write_pipeline
-from tailrace.testing.sinks import wait_until_current
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(900)]
 

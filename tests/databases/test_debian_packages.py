@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tailrace.testing import debian
+from support import debian
 from tailrace.testing.plugin import requires
 from tailrace.testing.processes import ServerUnavailable
 

@@ -10,10 +10,10 @@ from typing import Any
 import psycopg
 import pytest
 
+from support.capturing import Captured
 from tailrace.errors import SourceUnavailable
 from tailrace.model.schema import Identity
 from tailrace.model.types import Kind
-from tailrace.testing.capturing import Captured
 from tailrace.testing.processes import wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]

@@ -14,11 +14,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tailrace.testing import PostgresServer, content, hot
-from tailrace.testing.hot import HotWorkload
-from tailrace.testing.mysql import MariaDbServer, MySqlServer
-from tailrace.testing.pipelines import RunningPipeline, tailrace, write_pipeline
-from tailrace.testing.sinks import Server, SinkDatabase, SinkView, sink_databases, wait_until_current
+from support import hot
+from support.hot import HotWorkload
+from support.mysql import MariaDbServer, MySqlServer
+from support.pipelines import RunningPipeline, tailrace, write_pipeline
+from support.sinks import Server, SinkDatabase, SinkView, sink_databases, wait_until_current
+from tailrace.testing import PostgresServer, content
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
 

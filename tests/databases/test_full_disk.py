@@ -17,11 +17,12 @@ import psutil
 import psycopg
 import pytest
 
+from support.mysql import MariaDbServer, MySqlServer
+from support.mysql_fixtures import FAST_MYSQL
+from support.pipelines import RunningPipeline, tailrace, write_pipeline
+from support.sinks import Server, assert_same_rows, sink_databases, wait_until_current
 from tailrace.testing import PostgresServer
-from tailrace.testing.mysql import MariaDbServer, MySqlServer
-from tailrace.testing.pipelines import RunningPipeline, tailrace, write_pipeline
-from tailrace.testing.plugin import FAST_MYSQL, requires
-from tailrace.testing.sinks import Server, assert_same_rows, sink_databases, wait_until_current
+from tailrace.testing.plugin import requires
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
 

@@ -16,8 +16,8 @@ import psutil
 import psycopg
 import pytest
 
+from support.pipelines import Replica, RunningPipeline, position_of, tailrace, write_pipeline
 from tailrace.testing import PostgresServer, content
-from tailrace.testing.pipelines import Replica, RunningPipeline, position_of, tailrace, write_pipeline
 from tailrace.testing.rendering import tables_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(1200)]

@@ -20,15 +20,15 @@ import psutil
 import psycopg
 import pytest
 
+from support.pipelines import RunningPipeline, position_of, write_pipeline
 from tailrace import config, registry
 from tailrace.config import load
 from tailrace.errors import SinkError
 from tailrace.model.lifecycle import TableState
-from tailrace.sources.postgres import copying
+from tailrace.sources.postgres import copy_stream as copying
 from tailrace.sources.postgres.positions import reached
 from tailrace.sources.postgres.source import PostgresSource
 from tailrace.testing import PostgresServer
-from tailrace.testing.pipelines import RunningPipeline, position_of, write_pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -38,7 +38,7 @@ ROWS = 600 if IS_FULL else 100  # of a megabyte, in each of three ways
 HUGE = 200 * MB if IS_FULL else 100 * MB
 
 ROLES = {
-    "tailrace.pipeline.capture": "capture",
+    "tailrace.pipeline.capture_process": "capture",
     "org.apache.spark.deploy.SparkSubmit": "jvm",
     "tailrace.spark.daemon": "worker",
     "tailrace.cli.main": "driver",

@@ -11,9 +11,10 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
+from support.mysql import MariaDbServer, MySqlServer
+from support.mysql_fixtures import FAST_MYSQL
 from tailrace.testing import ServerFailed
-from tailrace.testing.mysql import MariaDbServer, MySqlServer
-from tailrace.testing.plugin import FAST_MYSQL, requires
+from tailrace.testing.plugin import requires
 from tailrace.testing.processes import Owner, ServerUnavailable, wait_until
 
 pymysql = pytest.importorskip("pymysql")
@@ -177,7 +178,7 @@ def test_two_mysql_servers_are_two_to_replication(mysql_server):
 @pytest.mark.parametrize("kind", BOTH)
 def test_a_server_dies_with_the_process_that_started_it(kind):
     program = (
-        f"from tailrace.testing.mysql import {kind.__name__}\n"
+        f"from support.mysql import {kind.__name__}\n"
         f"server = {kind.__name__}.start()\n"
         "print(server.pid, server.folder, flush=True)\n"
         "input()"

@@ -16,14 +16,14 @@ from urllib.request import Request, urlopen
 import msgspec
 import pytest
 
+from support.messages import Feed, transaction
 from tailrace.errors import StateError
-from tailrace.log import lease
-from tailrace.log.lease import Note
 from tailrace.log.reader import LogReader
-from tailrace.log.storage import Storage
 from tailrace.log.writer import LogWriter
 from tailrace.pipeline.status import RunState, run_state
-from tailrace.testing.messages import Feed, transaction
+from tailrace.state import lease
+from tailrace.state.lease import Note
+from tailrace.state.storage import Storage
 from tailrace.testing.processes import free_port, wait_until
 
 pytestmark = [pytest.mark.server]
@@ -34,9 +34,9 @@ WRITER = """
 import json, sys
 from tailrace.errors import StateError
 from tailrace.log import lease
-from tailrace.log.storage import Storage
+from tailrace.state.storage import Storage
 from tailrace.log.writer import LogWriter
-from tailrace.testing.messages import Feed, transaction
+from support.messages import Feed, transaction
 vars(lease).update(json.loads(sys.argv[2]))
 storage = Storage(sys.argv[1])
 feed = Feed(LogWriter.open(storage) or LogWriter.create(storage, None, "0/0"), {})

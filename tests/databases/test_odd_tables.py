@@ -16,11 +16,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from support.pipelines import RunningPipeline, run_until_current, tailrace, write_pipeline
+from support.sinks import wait_until_current
 from tailrace.model.names import table_name
 from tailrace.testing import PostgresServer, content
-from tailrace.testing.pipelines import RunningPipeline, run_until_current, tailrace, write_pipeline
 from tailrace.testing.rendering import quote, tables_of
-from tailrace.testing.sinks import wait_until_current
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(900)]
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from support.mysql import MariaDbServer, MySqlServer
+from support.pipelines import RunningPipeline, tailrace, write_pipeline
+from support.sinks import Server, SinkDatabase, SinkView, sink_databases, wait_until_current
 from tailrace.testing import PostgresServer, content
-from tailrace.testing.mysql import MariaDbServer, MySqlServer
-from tailrace.testing.pipelines import RunningPipeline, tailrace, write_pipeline
-from tailrace.testing.sinks import Server, SinkDatabase, SinkView, sink_databases, wait_until_current
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(900)]
 

@@ -15,13 +15,13 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from support.pipelines import Replica, RunningPipeline, position_of, write_pipeline
 from tailrace import config
 from tailrace.errors import SourceRefused
 from tailrace.pipeline.preflight import raise_if_failing
 from tailrace.sources.base import Finding, Level
 from tailrace.sources.postgres.source import PostgresSource
 from tailrace.testing import PostgresServer
-from tailrace.testing.pipelines import Replica, RunningPipeline, position_of, write_pipeline
 from tailrace.testing.plugin import FAST, requires
 from tailrace.testing.processes import wait_until
 

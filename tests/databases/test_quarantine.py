@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 import psycopg
 import pytest
 
-from tailrace.testing.pipelines import run_until_current, tailrace, write_pipeline
+from support.pipelines import run_until_current, tailrace, write_pipeline
 from tailrace.testing.processes import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]

@@ -18,10 +18,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import tailrace as library
+from support.pipelines import Replica, RunningPipeline, position_of, tailrace, write_pipeline
 from tailrace.log.reader import LogReader
-from tailrace.log.storage import Storage
+from tailrace.state.storage import Storage
 from tailrace.testing import PostgresServer, content
-from tailrace.testing.pipelines import Replica, RunningPipeline, position_of, tailrace, write_pipeline
 from tailrace.testing.plugin import FAST, requires
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(900)]

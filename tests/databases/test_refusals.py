@@ -16,17 +16,11 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from support import hot
+from support.hot import HotWorkload
+from support.pipelines import Replica, RunningPipeline, position_of, run_until_current, tailrace, write_pipeline
 from tailrace import failpoints
-from tailrace.testing import PostgresServer, content, hot
-from tailrace.testing.hot import HotWorkload
-from tailrace.testing.pipelines import (
-    Replica,
-    RunningPipeline,
-    position_of,
-    run_until_current,
-    tailrace,
-    write_pipeline,
-)
+from tailrace.testing import PostgresServer, content
 from tailrace.testing.plugin import FAST, requires, unavailable
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(900)]

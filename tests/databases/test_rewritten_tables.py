@@ -8,11 +8,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from support.pipelines import RunningPipeline, write_pipeline
 from tailrace import config, failpoints
 from tailrace.sources.base import TableRewritten
 from tailrace.sources.postgres.source import PostgresSource
 from tailrace.testing import content
-from tailrace.testing.pipelines import RunningPipeline, write_pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 

@@ -15,18 +15,18 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from support.pipelines import RunningPipeline, tailrace, write_pipeline
 from tailrace import config
 from tailrace.errors import SourceUnavailable
 from tailrace.model.schema import Column, TableSchema
 from tailrace.model.types import ColumnType, Kind
 from tailrace.pipeline import preflight, status
-from tailrace.sinks.sql.mysql_session import MySqlSession
-from tailrace.sinks.sql.postgres_session import PostgresSession
+from tailrace.sinks.sql.mysql.session import MySqlSession
+from tailrace.sinks.sql.postgres.session import PostgresSession
 from tailrace.sources.base import TableLocked
 from tailrace.sources.postgres import snapshot
 from tailrace.sources.postgres.source import PostgresSource
 from tailrace.testing import PostgresServer, content
-from tailrace.testing.pipelines import RunningPipeline, tailrace, write_pipeline
 from tailrace.testing.plugin import FAST, requires
 
 pytestmark = pytest.mark.server

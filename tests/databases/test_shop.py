@@ -12,9 +12,11 @@ import psutil
 import psycopg
 import pytest
 
-from tailrace.testing import content, hot, shop
+from support import hot
+from tailrace.demo import shop
+from tailrace.demo.workload import WorkloadFailed
+from tailrace.testing import content
 from tailrace.testing.processes import wait_until
-from tailrace.testing.workload import WorkloadFailed
 
 
 def ask(url: str, query: str):
@@ -102,7 +104,7 @@ def test_a_workload_goes_on_after_its_sessions_are_cut(shop_url):
 
 def test_a_workload_ends_with_the_process_that_started_it(shop_url):
     program = (
-        "import sys; from tailrace.testing.shop import Workload\n"
+        "import sys; from tailrace.demo.shop import Workload\n"
         "print(Workload.start(sys.argv[1]).pid, flush=True); input()"
     )
     command = [sys.executable, "-c", program, shop_url]

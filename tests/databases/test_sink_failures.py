@@ -20,19 +20,13 @@ import psutil
 import psycopg
 import pytest
 
+from support.mysql import MariaDbServer, MySqlServer
+from support.mysql_fixtures import FAST_MYSQL
+from support.pipelines import RunningPipeline, tailrace, write_pipeline
+from support.sinks import Server, SinkDatabase, SinkView, assert_same_rows, sink_databases, wait_until_current
 from tailrace import failpoints
 from tailrace.testing import PostgresServer
-from tailrace.testing.mysql import MariaDbServer, MySqlServer
-from tailrace.testing.pipelines import RunningPipeline, tailrace, write_pipeline
-from tailrace.testing.plugin import FAST, FAST_MYSQL, requires
-from tailrace.testing.sinks import (
-    Server,
-    SinkDatabase,
-    SinkView,
-    assert_same_rows,
-    sink_databases,
-    wait_until_current,
-)
+from tailrace.testing.plugin import FAST, requires
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
 

@@ -11,10 +11,10 @@ import psutil
 import psycopg
 import pytest
 
+from support.pipelines import RunningPipeline, run_until_current, tailrace, write_pipeline
 from tailrace import config
 from tailrace.sources.postgres.source import PostgresSource
 from tailrace.testing import PostgresServer, content
-from tailrace.testing.pipelines import RunningPipeline, run_until_current, tailrace, write_pipeline
 from tailrace.testing.plugin import FAST, requires
 from tailrace.testing.processes import lives, wait_until
 

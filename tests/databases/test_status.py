@@ -23,8 +23,8 @@ from tailrace.model.watermark import Watermark
 from tailrace.pipeline import status
 from tailrace.pipeline.status import RunState
 from tailrace.sinks.base import Batch, ChunkMark
-from tailrace.sinks.sql import sqlite_session
-from tailrace.sinks.sql.sqlite import SqliteSink
+from tailrace.sinks.sql.sqlite import session as sqlite_session
+from tailrace.sinks.sql.sqlite.dialect import SqliteSink
 from tailrace.testing.processes import wait_until
 
 PIPELINE = """

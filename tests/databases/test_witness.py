@@ -11,13 +11,13 @@ import msgspec
 import psycopg
 import pytest
 
+from support.pipelines import position_of
 from tailrace import config
 from tailrace.errors import SourceChanged
 from tailrace.model.watermark import SourceIdentity
 from tailrace.sources.postgres.positions import reached
 from tailrace.sources.postgres.source import PostgresSource
 from tailrace.testing import PostgresServer
-from tailrace.testing.pipelines import position_of
 from tailrace.testing.plugin import FAST, requires
 from tailrace.testing.postgres import execute
 

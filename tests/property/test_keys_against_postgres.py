@@ -13,9 +13,9 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from support.capturing import Captured
+from tailrace.columns.net import NetChanges, net_changes
 from tailrace.model.changes import Changes
-from tailrace.model.net import NetChanges, net_changes
-from tailrace.testing.capturing import Captured
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
 

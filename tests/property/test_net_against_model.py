@@ -20,8 +20,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tailrace.columns.net import NetChanges, Partial, net_changes
 from tailrace.model.changes import Changes, Op
-from tailrace.model.net import NetChanges, Partial, net_changes
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.model.types import ColumnType, Kind, arrow_type
 

@@ -9,14 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tailrace.errors import DecodeError, ValueRefused
-from tailrace.model.changes import change_schema
-from tailrace.model.frames import PADDING, Definition, Frames
-from tailrace.model.net import net_changes
-from tailrace.model.schema import Column, Identity, TableSchema
-from tailrace.sources.postgres import pgoutput
-from tailrace.sources.postgres.types import column_type
-from tailrace.testing.messages import (
+from support.messages import (
     Value,
     begin,
     commit,
@@ -30,6 +23,13 @@ from tailrace.testing.messages import (
     type_,
     update,
 )
+from tailrace.columns.net import net_changes
+from tailrace.errors import DecodeError, ValueRefused
+from tailrace.model.changes import change_schema
+from tailrace.model.frames import PADDING, Definition, Frames
+from tailrace.model.schema import Column, Identity, TableSchema
+from tailrace.sources.postgres import pgoutput
+from tailrace.sources.postgres.types import column_type
 
 pytestmark = pytest.mark.timeout(900)  # making a failing example small takes minutes
 

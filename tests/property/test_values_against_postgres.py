@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tailrace.columns.text import to_text
 from tailrace.errors import ValueRefused
 from tailrace.model import shapes
-from tailrace.model.text import to_text
 from tailrace.model.types import ColumnType, Kind, arrow_type
 from tailrace.sources.postgres.types import (
     CAPTURE_SETTINGS,
@@ -30,7 +30,7 @@ from tailrace.sources.postgres.types import (
     needs_text,
     text_expression,
 )
-from tailrace.sources.postgres.values import decode_values
+from tailrace.sources.postgres.values.decoders import decode_values
 from tailrace.testing.postgres import PostgresServer
 
 pytestmark = pytest.mark.server

@@ -11,12 +11,12 @@ from typing import Self
 
 import pytest
 
+from support.mysql import MySqlServer
+from support.pipelines import RunningPipeline, tailrace, write_pipeline
+from support.sinks import Server, SinkDatabase, assert_same_rows, sink_databases, wait_until_current
 from tailrace import failpoints
 from tailrace.testing import PostgresServer
-from tailrace.testing.mysql import MySqlServer
-from tailrace.testing.pipelines import RunningPipeline, tailrace, write_pipeline
 from tailrace.testing.postgres import execute
-from tailrace.testing.sinks import Server, SinkDatabase, assert_same_rows, sink_databases, wait_until_current
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from support.pipelines import RunningPipeline, states, tailrace, wait_until_same, write_pipeline
 from tailrace.testing import PostgresServer, content
-from tailrace.testing.pipelines import RunningPipeline, states, tailrace, wait_until_same, write_pipeline
 from tailrace.testing.plugin import FAST, requires
 from tailrace.testing.postgres import execute
 from tailrace.testing.processes import wait_until

@@ -15,15 +15,9 @@ from typing import Any, Self
 
 import pytest
 
-from tailrace import config, registry
-from tailrace.model.lifecycle import TableState
-from tailrace.sources.postgres.positions import parse_lsn, reached
-from tailrace.testing import PostgresServer
-from tailrace.testing.mysql import MySqlServer
-from tailrace.testing.pipelines import RunningPipeline, captured, position_of, write_pipeline
-from tailrace.testing.postgres import execute, free_slot
-from tailrace.testing.sink_changes import LOOSE, chunk, status, table_of
-from tailrace.testing.sinks import (
+from support.mysql import MySqlServer
+from support.pipelines import RunningPipeline, captured, position_of, write_pipeline
+from support.sinks import (
     Server,
     SinkDatabase,
     SinkView,
@@ -32,6 +26,12 @@ from tailrace.testing.sinks import (
     sink_databases,
     wait_until_current,
 )
+from tailrace import config, registry
+from tailrace.model.lifecycle import TableState
+from tailrace.sources.postgres.positions import parse_lsn, reached
+from tailrace.testing import PostgresServer
+from tailrace.testing.postgres import execute, free_slot
+from tailrace.testing.sink_changes import LOOSE, chunk, status, table_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
 

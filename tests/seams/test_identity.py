@@ -15,9 +15,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tailrace.sources.postgres.positions import reached
-from tailrace.testing import PostgresServer, content
-from tailrace.testing.pipelines import (
+from support.pipelines import (
     Replica,
     RunningPipeline,
     captured,
@@ -26,6 +24,8 @@ from tailrace.testing.pipelines import (
     tailrace,
     write_pipeline,
 )
+from tailrace.sources.postgres.positions import reached
+from tailrace.testing import PostgresServer, content
 from tailrace.testing.plugin import FAST, requires
 from tailrace.testing.postgres import execute
 from tailrace.testing.processes import free_port, wait_until

@@ -14,12 +14,12 @@ from typing import Any
 import psycopg
 import pytest
 
+from support.mysql import MySqlServer
+from support.pipelines import LONGEST_SECONDS, RunningPipeline, states, tailrace, write_pipeline
+from support.sinks import Server, SinkDatabase, assert_same_rows, sink_databases
 from tailrace import failpoints
 from tailrace.testing import PostgresServer
-from tailrace.testing.mysql import MySqlServer
-from tailrace.testing.pipelines import LONGEST_SECONDS, RunningPipeline, states, tailrace, write_pipeline
 from tailrace.testing.postgres import execute
-from tailrace.testing.sinks import Server, SinkDatabase, assert_same_rows, sink_databases
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
 

@@ -13,19 +13,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from support.pipelines import RunningPipeline, run_until_current, states, tailrace, wait_until_same, write_pipeline
+from support.sinks import SinkDatabase
 from tailrace.testing import PostgresServer, content
-from tailrace.testing.pipelines import (
-    RunningPipeline,
-    run_until_current,
-    states,
-    tailrace,
-    wait_until_same,
-    write_pipeline,
-)
 from tailrace.testing.plugin import FAST, requires
 from tailrace.testing.postgres import execute
 from tailrace.testing.processes import wait_until
-from tailrace.testing.sinks import SinkDatabase
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
 

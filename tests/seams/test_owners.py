@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from support.pipelines import RunningPipeline, states, tailrace, wait_until_same, write_pipeline
 from tailrace.testing import PostgresServer
-from tailrace.testing.pipelines import RunningPipeline, states, tailrace, wait_until_same, write_pipeline
 from tailrace.testing.plugin import FAST, requires
 from tailrace.testing.postgres import execute
 

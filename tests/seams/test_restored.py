@@ -11,9 +11,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from support.pipelines import Replica, RunningPipeline, run_until_current, tailrace, write_pipeline
 from tailrace import failpoints
 from tailrace.testing import content
-from tailrace.testing.pipelines import Replica, RunningPipeline, run_until_current, tailrace, write_pipeline
 from tailrace.testing.postgres import execute
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(900)]

@@ -11,8 +11,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from support.pipelines import RunningPipeline, run_until_current, wait_until_same, write_pipeline
 from tailrace.testing import content
-from tailrace.testing.pipelines import RunningPipeline, run_until_current, wait_until_same, write_pipeline
 from tailrace.testing.postgres import execute
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from support.pipelines import RunningPipeline, run_until_current, states, wait_until_same, write_pipeline
 from tailrace.testing import PostgresServer, content
-from tailrace.testing.pipelines import RunningPipeline, run_until_current, states, wait_until_same, write_pipeline
 from tailrace.testing.plugin import FAST, requires
 from tailrace.testing.postgres import execute
 

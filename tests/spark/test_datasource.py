@@ -18,23 +18,12 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import LongType, StringType
 
 import tailrace
-from tailrace.log.readers import Readers
-from tailrace.log.storage import Storage
+from support.messages import Feed, Value, begin, commit, delete, insert, logical_message, transaction, truncate, update
 from tailrace.log.writer import LogWriter
 from tailrace.model.schema import Column, TableSchema
 from tailrace.sources.postgres.types import column_type
-from tailrace.testing.messages import (
-    Feed,
-    Value,
-    begin,
-    commit,
-    delete,
-    insert,
-    logical_message,
-    transaction,
-    truncate,
-    update,
-)
+from tailrace.state.readers import Readers
+from tailrace.state.storage import Storage
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -9,19 +9,20 @@ import msgspec
 import numpy as np
 import pytest
 
+from support.messages import Feed, begin, commit, delete, frames_of, insert, transaction, truncate, update
 from tailrace.errors import DecodeError, EngineDisturbed, EngineLost, LogCorrupt
 from tailrace.log.reader import LogReader
-from tailrace.log.storage import Storage
 from tailrace.log.writer import LogWriter
 from tailrace.model.frames import Definition
 from tailrace.model.schema import Column, TableSchema
 from tailrace.model.types import ColumnType, Kind
 from tailrace.sources.base import Visibility
 from tailrace.sources.postgres import pgoutput, positions, visibility
-from tailrace.spark import apply
-from tailrace.spark.apply import ApplyPlan, PartResult, TablePlan, attempt, stage_part, unwrap
 from tailrace.spark.datasource import plan_parts
-from tailrace.testing.messages import Feed, begin, commit, delete, frames_of, insert, transaction, truncate, update
+from tailrace.state.storage import Storage
+from tailrace.tasks import stage as apply
+from tailrace.tasks.outcome import attempt, unwrap
+from tailrace.tasks.stage import ApplyPlan, PartResult, TablePlan, stage_part
 
 INT, TEXT = ColumnType(Kind.INT64, "bigint"), ColumnType(Kind.TEXT, "text")
 ITEMS = TableSchema("public", "items", (Column("id", INT), Column("name", TEXT)), ("id",))

@@ -12,11 +12,12 @@ import pytest
 from tailrace import config
 from tailrace.errors import EngineLost, SinkRejected
 from tailrace.model.watermark import SourceIdentity
-from tailrace.pipeline import capture_note, supervisor
-from tailrace.pipeline.capture import Order
-from tailrace.pipeline.capture_note import CaptureNote, CaptureState
-from tailrace.pipeline.supervisor import CaptureSupervisor
+from tailrace.pipeline import capture_supervisor as supervisor
+from tailrace.pipeline.capture_process import Order
+from tailrace.pipeline.capture_supervisor import CaptureSupervisor
 from tailrace.pipeline.threads import WatchedThread
+from tailrace.state import capture_note
+from tailrace.state.capture_note import CaptureNote, CaptureState
 from tailrace.testing.processes import wait_until
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.model.net import NetChanges
+from tailrace.columns.net import NetChanges
 from tailrace.model.schema import Column
 from tailrace.sinks.sql.composing import compose, composed
 from tailrace.testing.sink_changes import INT, ITEMS, LOOSE, ORDERS, PAIRS, net, partial

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from tailrace.demo import screen
+from tailrace.demo.lag import LagProbe, quantile
+from tailrace.demo.screen import Screen
+from tailrace.demo.summary import Facts, render
 from tailrace.testing.content import Difference
-from tailrace.testing.demo import screen
-from tailrace.testing.demo.lag import LagProbe, quantile
-from tailrace.testing.demo.screen import Screen
-from tailrace.testing.demo.summary import Facts, render
 
 
 def printed(facts: Facts) -> str:

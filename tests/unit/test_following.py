@@ -16,22 +16,24 @@ from typing import Any
 import msgspec
 import pytest
 
+from support.messages import Feed, insert, transaction
 from tailrace import config
 from tailrace.errors import PositionLost, SinkChanged, SinkRejected, SinkUnavailable
 from tailrace.log.reader import LogReader, Slice
-from tailrace.log.storage import Storage
 from tailrace.log.writer import LogWriter
 from tailrace.model.lifecycle import StoredAs, TableState, TableStatus
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.model.types import ColumnType, Kind
-from tailrace.pipeline import applying, requests, tables
-from tailrace.pipeline.applying import SinkPipeline
-from tailrace.pipeline.tables import TableKeeper
-from tailrace.sinks.sql.sqlite import SqliteSink
+from tailrace.pipeline import follower as applying
+from tailrace.pipeline import table_supervisor as tables
+from tailrace.pipeline.follower import SinkFollower
+from tailrace.pipeline.table_supervisor import TableSupervisor
+from tailrace.sinks.sql.sqlite.dialect import SqliteSink
 from tailrace.sources.base import Published, TableFacts
 from tailrace.sources.postgres import pgoutput, positions
-from tailrace.spark.apply import ApplyPlan, PartResult, stage_part
-from tailrace.testing.messages import Feed, insert, transaction
+from tailrace.state import requests
+from tailrace.state.storage import Storage
+from tailrace.tasks.stage import ApplyPlan, PartResult, stage_part
 
 EVENTS = TableSchema("public", "events", (Column("n", ColumnType(Kind.INT64, "bigint")),), (), Identity.FULL, 1)
 OTHERS = TableSchema("public", "others", (Column("n", ColumnType(Kind.INT64, "bigint")),), (), Identity.FULL, 2)
@@ -70,11 +72,11 @@ class Following:
         self.count = 0
         self.follower = self.begin()
 
-    def begin(self) -> SinkPipeline:
+    def begin(self) -> SinkFollower:
         """As a run does at its start."""
         spark: Any = Session()
         log_id = self.writer.identity.id
-        self.follower = SinkPipeline(
+        self.follower = SinkFollower(
             spark, self.pipeline, "replica", Source(), self.sink, log_id, lambda *_, **__: None
         )
         self.follower.load_state("0/100")
@@ -128,7 +130,7 @@ def following(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follo
         return [stage_part(plan, 0, slices)] if slices else []
 
     monkeypatch.setattr(applying, "stage_range", lambda spark, plan, slices, most: staged(plan, slices))
-    monkeypatch.setattr(SinkPipeline, "_query", lambda _: None)
+    monkeypatch.setattr(SinkFollower, "_query", lambda _: None)
     monkeypatch.setattr(applying, "stage_batch", lambda frame, plan: staged(plan, frame))
     found = Following(tmp_path)
     yield found
@@ -235,7 +237,7 @@ def test_a_request_that_comes_while_a_table_is_copied_is_not_forgotten(
     monkeypatch.setattr(tables, "REQUEST_SECONDS", 0.0)
     following.copied(EVENTS)
     following.step(EVENTS, 0, finish=True)
-    keeper = TableKeeper(following.follower)
+    keeper = TableSupervisor(following.follower)
     keeper.copies._taken.add(EVENTS.table)
     requests.ask(following.pipeline.state, requests.CopyAgain("replica", EVENTS.table))
     keeper._hear_requests()
@@ -252,7 +254,7 @@ def test_a_run_is_not_settled_before_it_has_heard_what_was_asked_of_it(
     """Or it would end, being current, with a copy still to be made."""
     following.copied(EVENTS)
     following.step(EVENTS, 0, finish=True)
-    keeper = TableKeeper(following.follower)
+    keeper = TableSupervisor(following.follower)
     monkeypatch.setattr(keeper.sink.source, "publish", lambda _: Published(), raising=False)
     monkeypatch.setattr(keeper.sink.source, "facts", list, raising=False)
     monkeypatch.setattr(keeper, "_miss", lambda _: None)
@@ -271,7 +273,7 @@ def test_a_run_is_not_settled_while_a_table_has_a_column_that_the_stream_has_not
     following.copied(EVENTS)
     following.step(EVENTS, 0, finish=True)
     more = msgspec.structs.replace(EVENTS, columns=(*EVENTS.columns, Column("m", ColumnType(Kind.INT64, "bigint"))))
-    keeper = TableKeeper(following.follower)
+    keeper = TableSupervisor(following.follower)
     source = keeper.sink.source
     monkeypatch.setattr(source, "publish", lambda _: Published(), raising=False)
     monkeypatch.setattr(source, "facts", lambda _: [TableFacts(more, "", StoredAs({}, ""), 0)], raising=False)
@@ -292,7 +294,7 @@ def test_a_table_that_gets_other_names_in_the_sink_is_copied_again(following: Fo
     held = following.sink.held_as(EVENTS)
     status = TableStatus(EVENTS.table, TableState.LIVE, following.follower.watermark, EVENTS, membership="m")
     following.follower.tables[EVENTS.table] = status = msgspec.structs.replace(status, held_as=held)
-    keeper = TableKeeper(following.follower)
+    keeper = TableSupervisor(following.follower)
     facts = TableFacts(EVENTS, "m", StoredAs({}, ""), 0)
     assert keeper._break(status, facts) is None
     for setting in ({"columns": {EVENTS.table: {"n": "number"}}}, {"tables": {EVENTS.table: "happenings"}}):

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tailrace.errors import StateError
-from tailrace.pipeline import holding
-from tailrace.pipeline.holding import Hold
 from tailrace.spark.datasource import _held_at
+from tailrace.state import holding
+from tailrace.state.holding import Hold
 from tailrace.testing.processes import wait_until
 
 

@@ -8,21 +8,21 @@ import msgspec
 import numpy as np
 import pytest
 
+from support.messages import begin, commit, frames_of, insert, relation, transaction
+from tailrace.columns.characters import spans
 from tailrace.errors import DecodeError
 from tailrace.model.changes import Changes
-from tailrace.model.characters import spans
 from tailrace.model.frames import Definition
 from tailrace.model.schema import Column, TableSchema
 from tailrace.model.watermark import SourceIdentity
 from tailrace.sources.postgres import capture as capturing
 from tailrace.sources.postgres import pgoutput
 from tailrace.sources.postgres.capture import PostgresCapture
-from tailrace.sources.postgres.cells import Cells
 from tailrace.sources.postgres.departed import Departed
 from tailrace.sources.postgres.describing import Descriptions
 from tailrace.sources.postgres.pgoutput import decode
 from tailrace.sources.postgres.types import column_type
-from tailrace.testing.messages import begin, commit, frames_of, insert, relation, transaction
+from tailrace.sources.postgres.values.cells import Cells
 
 TEXT = column_type(25, -1, {})
 TEXTS = TableSchema("public", "texts", (Column("a", TEXT), Column("b", TEXT)), ("a",))

@@ -16,13 +16,17 @@ import pytest
 from tailrace.errors import SinkRejected
 from tailrace.model.types import ColumnType, Kind, arrow_type
 from tailrace.sinks.mapping import SchemaMapping
-from tailrace.sinks.sql import applying, chunks, mysql_text, postgres_binary, sessions, sifting
-from tailrace.sinks.sql.applying import Stale, TableMerge
+from tailrace.sinks.sql import chunks, sessions
+from tailrace.sinks.sql import merging as applying
 from tailrace.sinks.sql.dialect import Field
+from tailrace.sinks.sql.merging import Stale, TableMerge
+from tailrace.sinks.sql.mysql import encode as mysql_text
+from tailrace.sinks.sql.postgres import encode as postgres_binary
+from tailrace.sinks.sql.quarantine import sifting
+from tailrace.sinks.sql.quarantine.sifting import Sieve
 from tailrace.sinks.sql.sessions import in_pieces
-from tailrace.sinks.sql.sifting import Sieve
-from tailrace.sources.postgres import copying
-from tailrace.sources.postgres.copying import CopiedRows, together
+from tailrace.sources.postgres import copy_stream as copying
+from tailrace.sources.postgres.copy_stream import CopiedRows, together
 from tailrace.testing.sink_changes import ITEMS, table_of
 
 # --- out of the source ----------------------------------------------------------------------------------------------

@@ -22,17 +22,18 @@ import pyarrow as pa
 import pytest
 from pyarrow import fs
 
+from support.messages import Feed, begin, commit, frames_of, insert, logical_message, transaction
 from tailrace import failpoints
 from tailrace.errors import LogCorrupt, OffsetGone, StateError, StateUnavailable
-from tailrace.log import blocks, lease, segment
+from tailrace.log import blocks, segment
 from tailrace.log.reader import LogReader, Slice
 from tailrace.log.segment import Header, SegmentName
-from tailrace.log.storage import Storage
 from tailrace.log.writer import LogWriter
 from tailrace.model.frames import PADDING, Frames
 from tailrace.model.schema import Column, TableSchema
 from tailrace.model.types import ColumnType, Kind
-from tailrace.testing.messages import Feed, begin, commit, frames_of, insert, logical_message, transaction
+from tailrace.state import lease
+from tailrace.state.storage import Storage
 
 ITEMS = TableSchema(
     "public",
@@ -537,9 +538,9 @@ def test_size_is_what_lies_on_disk(disk):
 
 CHILD = """
 import sys
-from tailrace.log.storage import Storage
+from tailrace.state.storage import Storage
 from tailrace.log.writer import LogWriter
-from tailrace.testing.messages import Feed, insert, transaction
+from support.messages import Feed, insert, transaction
 Feed(LogWriter.open(Storage(sys.argv[1])), {}).append(*transaction(b"M", b"M", b"M", at=0x9000))
 """
 

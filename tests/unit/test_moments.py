@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from support import messages
 from tailrace import config
 from tailrace.log.reader import LogReader
-from tailrace.log.storage import Storage
 from tailrace.log.writer import LogWriter
 from tailrace.pipeline.moments import offset_seen
 from tailrace.pipeline.verify import _is_met
@@ -19,7 +19,7 @@ from tailrace.sources.base import ExportedSnapshot, Visibility
 from tailrace.sources.postgres import pgoutput
 from tailrace.sources.postgres.positions import format_lsn
 from tailrace.sources.postgres.source import PostgresSource
-from tailrace.testing import messages
+from tailrace.state.storage import Storage
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.messages import Feed, insert, transaction
 from tailrace.config import Pipeline, Sink, Source
-from tailrace.config.tables import by_table
+from tailrace.config.patterns import by_table
 from tailrace.errors import ConfigError, SinkRejected
 from tailrace.log.reader import LogReader
-from tailrace.log.storage import Storage
 from tailrace.log.writer import LogWriter
 from tailrace.model.names import parse_table, table_name
 from tailrace.model.schema import Column, TableSchema
@@ -20,7 +20,7 @@ from tailrace.sinks.null import NullSink
 from tailrace.sinks.sql.dialect import Target
 from tailrace.sinks.sql.naming import flat_name, refuse_collision
 from tailrace.spark.datasource import newest_schema
-from tailrace.testing.messages import Feed, insert, transaction
+from tailrace.state.storage import Storage
 
 PARTS = st.text(st.sampled_from('ab."_\n /ü'), min_size=1, max_size=5)
 

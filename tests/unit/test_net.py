@@ -8,14 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from support.messages import delete, frames_of, insert, transaction, truncate, update
+from tailrace.columns.net import NetChanges, net_changes
 from tailrace.errors import SourceRefused
 from tailrace.model.changes import Changes
 from tailrace.model.frames import Definition
-from tailrace.model.net import NetChanges, net_changes
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.model.types import ColumnType, Kind
 from tailrace.sources.postgres.pgoutput import decode
-from tailrace.testing.messages import delete, frames_of, insert, transaction, truncate, update
 
 INT, TEXT = ColumnType(Kind.INT32, "integer"), ColumnType(Kind.TEXT, "text")
 FLOAT = ColumnType(Kind.FLOAT64, "double precision")

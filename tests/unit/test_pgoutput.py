@@ -8,6 +8,21 @@ from decimal import Decimal
 
 import pytest
 
+from support.messages import (
+    NOON_US,
+    begin,
+    commit,
+    delete,
+    frames_of,
+    insert,
+    logical_message,
+    origin,
+    relation,
+    transaction,
+    truncate,
+    type_,
+    update,
+)
 from tailrace.errors import DecodeError, ValueRefused
 from tailrace.model.changes import Changes, Op, change_schema
 from tailrace.model.frames import Definition
@@ -24,21 +39,6 @@ from tailrace.sources.postgres.pgoutput import (
     parse_type,
 )
 from tailrace.sources.postgres.types import column_type
-from tailrace.testing.messages import (
-    NOON_US,
-    begin,
-    commit,
-    delete,
-    frames_of,
-    insert,
-    logical_message,
-    origin,
-    relation,
-    transaction,
-    truncate,
-    type_,
-    update,
-)
 
 INT, TEXT, BOOLEAN = (column_type(oid, -1, {}) for oid in (23, 25, 16))
 MONEY = ColumnType(Kind.DECIMAL, "numeric(12,2)", 12, 2)

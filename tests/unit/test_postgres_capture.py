@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from support.messages import begin, commit, insert, relation, transaction, truncate, type_
 from tailrace.errors import DecodeError
 from tailrace.model.changes import Changes
 from tailrace.model.frames import Frames
@@ -14,7 +15,6 @@ from tailrace.sources.postgres.departed import Departed, Pair
 from tailrace.sources.postgres.describing import UNLIKE_ANY, Descriptions
 from tailrace.sources.postgres.pgoutput import decode, parse_relation
 from tailrace.sources.postgres.types import column_type
-from tailrace.testing.messages import begin, commit, insert, relation, transaction, truncate, type_
 
 
 def after(changes: Changes) -> list[tuple[object, ...]]:

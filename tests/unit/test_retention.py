@@ -9,21 +9,21 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from support.messages import Feed, commit, insert, logical_message, transaction
+from support.messages import begin as begin_of
 from tailrace import failpoints
 from tailrace.config import Keep, Log
 from tailrace.errors import ConfigError
 from tailrace.log.merging import FANOUT
 from tailrace.log.reader import LogReader, Slice, segment_names
-from tailrace.log.readers import Readers
 from tailrace.log.retention import Retention
 from tailrace.log.segment import SegmentName
-from tailrace.log.storage import Storage
 from tailrace.log.writer import LogWriter
 from tailrace.model.schema import Column, TableSchema
 from tailrace.model.types import ColumnType, Kind
 from tailrace.sources.postgres.pgoutput import decode
-from tailrace.testing.messages import Feed, commit, insert, logical_message, transaction
-from tailrace.testing.messages import begin as begin_of
+from tailrace.state.readers import Readers
+from tailrace.state.storage import Storage
 
 
 @pytest.fixture

@@ -8,15 +8,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tailrace.columns.net import net_changes
+from tailrace.columns.text import to_text
 from tailrace.errors import DecodeError, SinkRejected, SinkUnavailable, ValueRefused, about
 from tailrace.model import extremes, shapes
 from tailrace.model.changes import Changes, Op, concat
-from tailrace.model.net import net_changes
 from tailrace.model.schema import Column, Identity, TableSchema
-from tailrace.model.text import to_text
 from tailrace.model.types import ColumnType, Kind
 from tailrace.sinks.sql.composing import compose
-from tailrace.sources.postgres.arrays import array_literal
+from tailrace.sources.postgres.values.arrays import array_literal
 from tailrace.testing.sample_values import NUMERIC_12_2, SAMPLES
 from tailrace.testing.sink_changes import net
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tailrace.model.schema import TableSchema
 from tailrace.sinks.base import ChunkMark
-from tailrace.spark.snapshot import TASK_BYTES, ChunkWork, grouped
+from tailrace.tasks.load import TASK_BYTES, ChunkWork, grouped
 
 MIB = 1 << 20
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.model.text import to_text
+from tailrace.columns.text import to_text
 from tailrace.model.types import ColumnType, Kind, arrow_type
 
 DAY_US = 86_400_000_000

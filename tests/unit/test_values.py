@@ -13,12 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tailrace.columns import characters
+from tailrace.columns.text import to_text
 from tailrace.errors import DecodeError, ValueRefused
-from tailrace.model import characters, shapes
-from tailrace.model.text import to_text
+from tailrace.model import shapes
 from tailrace.model.types import ColumnType, Kind, arrow_type
 from tailrace.sources.postgres.types import _ELEMENTS, _TABLE, column_type, has_binary_decoder
-from tailrace.sources.postgres.values import decode_values
+from tailrace.sources.postgres.values.decoders import decode_values
 
 BUILT_IN = [column_type(oid, -1, {}) for oid, *_ in _TABLE]
 ARRAYS = [column_type(oid, -1, {}) for oid in _ELEMENTS]

@@ -32,7 +32,7 @@ def add(subparsers: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     try:
-        from tailrace.testing.demo import story
+        from tailrace.demo import story
     except ModuleNotFoundError as error:
         raise MissingExtra("pip install 'tailrace[demo]'", hint=f"the demo needs {error.name}") from error
 

@@ -21,7 +21,7 @@ def add(subparsers: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     wanted = pipeline(args)
 
-    from tailrace.pipeline import snapshot
+    from tailrace.pipeline import copy_again as snapshot
 
     for sink in snapshot.ask(wanted, args.table, args.sink):
         print(f"{args.table} will be copied again into sink {sink}")

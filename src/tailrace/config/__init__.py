@@ -2,6 +2,7 @@
 
 from tailrace.config.keeping import Keep
 from tailrace.config.loading import from_urls, load
+from tailrace.config.patterns import TablePatterns
 from tailrace.config.pipeline import (
     Acknowledge,
     Log,
@@ -15,7 +16,6 @@ from tailrace.config.pipeline import (
     Spark,
     json_schema,
 )
-from tailrace.config.tables import TablePatterns
 from tailrace.config.urls import redact, scheme, sqlite_path
 
 __all__ = [

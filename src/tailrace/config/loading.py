@@ -13,9 +13,9 @@ import msgspec
 import yaml
 
 from tailrace.config.explaining import explain
+from tailrace.config.patterns import by_table
 from tailrace.config.pipeline import Log, Pipeline
 from tailrace.config.substitution import substitute
-from tailrace.config.tables import by_table
 from tailrace.config.urls import redact, resolve_folder, resolve_url
 from tailrace.errors import ConfigError
 

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from tailrace.config import keeping
-from tailrace.config.tables import TablePatterns
+from tailrace.config.patterns import TablePatterns
 from tailrace.config.urls import redact, redact_setting
 
 NAME = "^[a-z0-9_]{1,40}$"

@@ -15,9 +15,9 @@ import numpy.typing as npt
 from tailrace.errors import LogCorrupt, OffsetGone
 from tailrace.log import segment
 from tailrace.log.segment import Header, SegmentName
-from tailrace.log.storage import Storage
 from tailrace.model.frames import Definition, Frames
 from tailrace.model.watermark import SourceIdentity, Watermark
+from tailrace.state.storage import Storage
 
 IDENTITY = "log.json"
 TABLES = "tables.json"

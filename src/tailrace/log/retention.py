@@ -10,9 +10,9 @@ import time
 
 from tailrace.config import Log
 from tailrace.log.merging import run_to_merge
-from tailrace.log.readers import Readers
 from tailrace.log.segment import SegmentName
 from tailrace.log.writer import LogWriter, SegmentFacts
+from tailrace.state.readers import Readers
 
 LOOK_SECONDS = 1.0
 

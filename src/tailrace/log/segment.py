@@ -34,9 +34,9 @@ import pyarrow as pa
 from tailrace.errors import LogCorrupt, OffsetGone
 from tailrace.log import blocks
 from tailrace.log.blocks import Damaged, Part, Readable, whole
-from tailrace.log.storage import Storage
 from tailrace.model.frames import PADDING, Definition, Frames
 from tailrace.model.watermark import SourceIdentity
+from tailrace.state.storage import Storage
 
 MAGIC = b"TAILRACE"
 VERSION = 2

@@ -19,12 +19,11 @@ from tailrace.log import segment
 from tailrace.log.merging import merged
 from tailrace.log.reader import IDENTITY, TABLES, LogIdentity, read_identity, read_tables
 from tailrace.log.segment import Header, SegmentName
-from tailrace.log.storage import Lock, Storage
 from tailrace.model.frames import Definition, Frames
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import SourceIdentity
-
-LOCK = "writer.lock"
+from tailrace.state.layout import WRITER_LOCK
+from tailrace.state.storage import Lock, Storage
 
 
 class SegmentFacts(msgspec.Struct, frozen=True):
@@ -53,7 +52,7 @@ class LogWriter:
     @classmethod
     def open(cls, storage: Storage) -> LogWriter | None:
         """The log in this folder, or None if there is none yet."""
-        lock = storage.lock(LOCK) if read_identity(storage) else None
+        lock = storage.lock(WRITER_LOCK) if read_identity(storage) else None
         identity = read_identity(storage)
         return cls(storage, identity, lock) if identity else None
 
@@ -61,7 +60,7 @@ class LogWriter:
     def create(cls, storage: Storage, source: SourceIdentity | None, start_position: str) -> LogWriter:
         """A new, empty log whose first message follows `start_position` of the source."""
         storage.create()
-        lock = storage.lock(LOCK)
+        lock = storage.lock(WRITER_LOCK)
         if read_identity(storage):
             raise StateError(f"there is a change log in {storage.path} already")
         identity = LogIdentity(id=uuid.uuid4().hex[:16], source=source, start_position=start_position)

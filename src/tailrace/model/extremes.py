@@ -11,10 +11,13 @@ Two of them are equal if their bits are. Of all of them only the infinities leav
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from tailrace.model.characters import Array
+Array = npt.NDArray[Any]
 
 _INT64 = np.iinfo(np.int64)
 _WRAP = (1 << 64) - 2

@@ -14,12 +14,13 @@ import msgspec
 from tailrace import failpoints
 from tailrace.errors import EngineDisturbed, SourceError, TailraceError
 from tailrace.model.lifecycle import COPYING, TableState, TableStatus
-from tailrace.pipeline.applying import SinkPipeline, said_by
 from tailrace.pipeline.evolution import failed
+from tailrace.pipeline.follower import SinkFollower, said_by
 from tailrace.pipeline.threads import WatchedThread
 from tailrace.sinks.base import ChunkMark
 from tailrace.sources.base import Chunk, ExportedSnapshot, TableFacts, TableLocked, TableRewritten
-from tailrace.spark.snapshot import ChunkWork, Loaded, load_chunks
+from tailrace.spark.jobs import load_chunks
+from tailrace.tasks.load import ChunkWork, Loaded
 
 LARGE_CHUNKS = 4
 """A table of more chunks than that is a large one."""
@@ -32,7 +33,7 @@ PAUSE_SECONDS = 0.5
 class Copies:
     """What the lanes of one sink share: which tables wait, with their facts, and which are being copied."""
 
-    def __init__(self, sink: SinkPipeline) -> None:
+    def __init__(self, sink: SinkFollower) -> None:
         self.sink = sink
         self._lock = threading.Lock()
         self._taken: set[str] = set()

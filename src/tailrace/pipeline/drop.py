@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from tailrace import config, registry
-from tailrace.log.storage import Storage
+from tailrace.state.layout import RUN_LOCK
+from tailrace.state.storage import Storage
 
 
 def drop(pipeline: config.Pipeline) -> list[str]:
     """Remove slot, publication, the sinks' notes and the state directory; says what was removed."""
     storage = Storage(pipeline.state)
-    lock = storage.lock("run.lock") if storage.exists() else None
+    lock = storage.lock(RUN_LOCK) if storage.exists() else None
     try:
         source = registry.make_source(pipeline)
         dropped: list[str] = source.drop()

@@ -20,7 +20,7 @@ from tailrace.model.types import ColumnType, Kind
 from tailrace.model.watermark import Watermark
 from tailrace.sinks.base import Evolved, Sink
 from tailrace.sources.base import Source
-from tailrace.spark.apply import PartResult
+from tailrace.tasks.stage import PartResult
 
 Fills = dict[int, pa.Array]
 """By number of a column that came: the one value that old rows have in it."""

@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from tailrace import config, registry
 from tailrace.errors import MissingExtra, SourceRefused, StateError, TailraceError
-from tailrace.log.storage import Storage
 from tailrace.sources.base import Finding, Level
 from tailrace.sources.findings import Failure, fail, failure, ok, warn
 from tailrace.spark import java
+from tailrace.state.storage import Storage
 
 STATE = "state directory"
 PYSPARK = (4, 3)

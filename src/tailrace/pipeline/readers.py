@@ -8,9 +8,9 @@ import msgspec
 
 from tailrace import config
 from tailrace.log.reader import LogReader, segment_names
-from tailrace.log.readers import Readers
-from tailrace.log.storage import Storage
-from tailrace.spark.layout import LOG, READERS
+from tailrace.state.layout import LOG, READERS
+from tailrace.state.readers import Readers
+from tailrace.state.storage import Storage
 
 
 class ReaderLine(msgspec.Struct, frozen=True):

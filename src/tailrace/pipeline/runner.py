@@ -9,7 +9,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,19 +28,19 @@ from tailrace.errors import (
     TailraceError,
 )
 from tailrace.log.reader import LogReader
-from tailrace.log.storage import Storage
 from tailrace.model.lifecycle import ASIDE, CATCHING_UP, COPYING
 from tailrace.model.watermark import SourceIdentity, Watermark
 from tailrace.pipeline import preflight
 from tailrace.pipeline.anchoring import begins_at, is_in
-from tailrace.pipeline.applying import SinkPipeline
-from tailrace.pipeline.capture import Order
+from tailrace.pipeline.capture_process import Order
+from tailrace.pipeline.capture_supervisor import CaptureSupervisor
+from tailrace.pipeline.follower import SinkFollower
 from tailrace.pipeline.progress import Reporter
-from tailrace.pipeline.supervisor import CaptureSupervisor
-from tailrace.pipeline.tables import TableKeeper
+from tailrace.pipeline.table_supervisor import TableSupervisor
 from tailrace.sinks.base import Sink
-from tailrace.spark.layout import LOG, SPARK
 from tailrace.spark.opening import OpeningSession
+from tailrace.state.layout import LOG, RUN_LOCK, SPARK
+from tailrace.state.storage import Storage
 
 LOOP_SECONDS = 0.05
 STOP_SECONDS = 10.0
@@ -67,8 +66,8 @@ class Runner:
         self.storage = Storage(pipeline.state)
         self._run = uuid.uuid4().hex
         self._stopping = threading.Event()
-        self._followers: list[SinkPipeline] = []
-        self._keepers: list[TableKeeper] = []
+        self._followers: list[SinkFollower] = []
+        self._keepers: list[TableSupervisor] = []
         self._retries: dict[str, float] = {}  # sink: when to try again
         self._backoff: dict[str, float] = {}
         self._given_up: dict[str, TailraceError] = {}
@@ -88,7 +87,7 @@ class Runner:
 
     def run(self, *, until_current: bool) -> int:
         self.storage.create()
-        lock = self.storage.lock("run.lock")
+        lock = self.storage.lock(RUN_LOCK)
         shutil.rmtree(Path(self.pipeline.state) / SPARK, ignore_errors=True)
         capture: CaptureSupervisor | None = None
         try:
@@ -275,15 +274,15 @@ class Runner:
 
     def _add_sink(self, spark: SparkSession, capture: CaptureSupervisor, name: str, log_id: str) -> None:
         sink = self.sinks[name]
-        follower = SinkPipeline(spark, self.pipeline, name, self.source, sink, log_id, self.reporter.say)
+        follower = SinkFollower(spark, self.pipeline, name, self.source, sink, log_id, self.reporter.say)
         self._patiently(lambda: sink.claim(self._run))
         sink.clean()
         follower.load_state(self._log_start)
         follower.on_commit = lambda: self._acknowledge(capture)
         self._followers.append(follower)
-        self._keepers.append(TableKeeper(follower))
+        self._keepers.append(TableSupervisor(follower))
 
-    def _say_running(self, followers: list[SinkPipeline]) -> None:
+    def _say_running(self, followers: list[SinkFollower]) -> None:
         tables = sum(len(follower.tables) for follower in followers)
         self.reporter.say("running", sinks=[follower.name for follower in followers], tables=tables)
 
@@ -317,7 +316,7 @@ class Runner:
         self._add_sink(spark, capture, name, log_id)
         return True
 
-    def _begin_late(self, follower: SinkPipeline, keeper: TableKeeper) -> None:
+    def _begin_late(self, follower: SinkFollower, keeper: TableSupervisor) -> None:
         try:
             follower.start()
         except TailraceError as error:
@@ -362,7 +361,7 @@ class Runner:
                 self.reporter.say("current", position=self._target)
                 return
 
-    def _tend(self, follower: SinkPipeline, keeper: TableKeeper) -> None:
+    def _tend(self, follower: SinkFollower, keeper: TableSupervisor) -> None:
         """Start a sink again when its error may pass; give it up when not, and the run with the last of them."""
         if follower.name in self._given_up:
             return
@@ -379,7 +378,7 @@ class Runner:
             else:
                 self._give_up(follower, keeper, error)
 
-    def _restart_if_due(self, follower: SinkPipeline) -> bool:
+    def _restart_if_due(self, follower: SinkFollower) -> bool:
         """True while a sink waits for its next try."""
         due = self._retries.get(follower.name)
         if due is None:
@@ -393,7 +392,7 @@ class Runner:
             follower.start()
         return True
 
-    def _retry_later(self, follower: SinkPipeline, error: TailraceError) -> None:
+    def _retry_later(self, follower: SinkFollower, error: TailraceError) -> None:
         has_worked = time.time() - follower.committed_at < BACKOFF_SECONDS[1]
         backoff = (
             BACKOFF_SECONDS[0] if has_worked else min(self._backoff.get(follower.name, 0.25) * 2, BACKOFF_SECONDS[1])
@@ -402,13 +401,13 @@ class Runner:
         self.reporter.say("sink-retry", sink=follower.name, message=str(error), retry_seconds=backoff)
         self._retries[follower.name] = time.monotonic() + backoff
 
-    def _give_up(self, follower: SinkPipeline, keeper: TableKeeper, error: TailraceError) -> None:
+    def _give_up(self, follower: SinkFollower, keeper: TableSupervisor, error: TailraceError) -> None:
         """One sink's trouble is not the others': they go on, and the source keeps what this one still needs."""
         keeper.stop()
         self._stop_following(follower)
         self._leave(follower.name, error)
 
-    def _stop_following(self, follower: SinkPipeline) -> None:
+    def _stop_following(self, follower: SinkFollower) -> None:
         if not follower.stop(STOP_SECONDS):
             self.reporter.say(
                 "sink-abandoned",
@@ -471,7 +470,7 @@ class Runner:
             sink.close()
 
 
-def _lag_seconds(follower: SinkPipeline) -> float | None:
+def _lag_seconds(follower: SinkFollower) -> float | None:
     """Of a sink that is behind: the age of the last commit that it has; None before its first micro-batch."""
     if not follower.last_commit_us:
         return None

@@ -14,14 +14,13 @@ import msgspec
 from tailrace import config, registry
 from tailrace.errors import OffsetGone, SinkError, SourceError
 from tailrace.log.reader import LogReader
-from tailrace.log.storage import Storage
 from tailrace.model.lifecycle import ASIDE, COPYING, TableState, TableStatus
 from tailrace.model.watermark import Watermark
-from tailrace.pipeline import capture_note
 from tailrace.sinks.base import ChunkMark, Sink, SinkState
-from tailrace.spark.layout import LOG
+from tailrace.state import capture_note
+from tailrace.state.layout import LOG, RUN_LOCK
+from tailrace.state.storage import Storage
 
-RUN_LOCK = "run.lock"
 COUNT_SECONDS = 0.5  # a table
 
 

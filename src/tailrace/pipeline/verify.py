@@ -23,14 +23,14 @@ import numpy.typing as npt
 from tailrace import config, registry
 from tailrace.errors import DecodeError, OffsetGone, SinkRejected, SinkUnavailable, ValueRefused
 from tailrace.log.reader import LogReader
-from tailrace.log.storage import Storage
 from tailrace.model.lifecycle import TableState, TableStatus
 from tailrace.model.schema import TableSchema
-from tailrace.pipeline.holding import Hold
 from tailrace.pipeline.moments import offset_seen
 from tailrace.sinks.base import Sink
 from tailrace.sources.base import ExportedSnapshot, Source, TableLocked, TableRewritten
-from tailrace.spark.layout import LOG
+from tailrace.state.holding import Hold
+from tailrace.state.layout import LOG, RUN_LOCK
+from tailrace.state.storage import Storage
 
 BUCKETS = 1 << 14
 NAMED_KEYS = 5
@@ -136,7 +136,7 @@ def _because(status: TableStatus | None) -> str:
 
 
 def _is_running(pipeline: config.Pipeline) -> bool:
-    return bool(Storage(pipeline.state).is_locked("run.lock"))
+    return bool(Storage(pipeline.state).is_locked(RUN_LOCK))
 
 
 def _held(pipeline: config.Pipeline) -> Hold:

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 import msgspec
 import pyarrow as pa
 
+from tailrace.columns.net import NetChanges
 from tailrace.model.lifecycle import TableStatus
-from tailrace.model.net import NetChanges
 from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import SourceIdentity, Watermark

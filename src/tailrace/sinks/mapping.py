@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 import msgspec
 import pyarrow as pa
 
-from tailrace.model.net import NetChanges, Partial
+from tailrace.columns.net import NetChanges, Partial
+from tailrace.columns.text import to_text
 from tailrace.model.rows import EncodedRows, Rows
 from tailrace.model.schema import Column, TableSchema
-from tailrace.model.text import to_text
 from tailrace.model.types import ColumnType, Kind
 
 TEXT = ColumnType(Kind.TEXT, "text")

@@ -11,8 +11,8 @@ import msgspec
 import pyarrow as pa
 
 from tailrace import config
+from tailrace.columns.net import NetChanges
 from tailrace.model.lifecycle import TableStatus
-from tailrace.model.net import NetChanges
 from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import SourceIdentity, Watermark

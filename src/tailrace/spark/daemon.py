@@ -19,7 +19,7 @@ def main() -> None:
     prefer_installed_pyspark()
     if sys.argv[1:2] == [TASKS]:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # no threads before a fork
-        import_module("tailrace.spark.apply")
+        import_module("tailrace.tasks.stage")
         import_module(TASKS)
     import_module("pyspark.daemon").manager()
 

@@ -24,15 +24,15 @@ from pyspark.sql.types import StructType
 
 from tailrace.errors import ConfigError, OffsetGone, StateError, TailraceError
 from tailrace.log.reader import LogIdentity, LogReader, Slice, gone
-from tailrace.log.readers import Readers
 from tailrace.log.segment import SegmentName
-from tailrace.log.storage import Storage
 from tailrace.model.changes import change_schema
 from tailrace.model.names import parse_table, table_name
 from tailrace.model.schema import TableSchema
-from tailrace.spark.layout import HOLD, LOG, READERS
 from tailrace.spark.places import ReaderHold
-from tailrace.spark.versions import as_version
+from tailrace.state.layout import HOLD, LOG, READERS
+from tailrace.state.readers import Readers
+from tailrace.state.storage import Storage
+from tailrace.tasks.versions import as_version
 
 Offset = dict[str, Any]
 """`{"log": id, "offset": number}`, as it stands in Spark's checkpoint."""

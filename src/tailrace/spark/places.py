@@ -10,7 +10,7 @@ import uuid
 
 from tailrace.errors import OffsetGone, StateError
 from tailrace.log.reader import LogReader, gone
-from tailrace.log.readers import Readers, check_name
+from tailrace.state.readers import Readers, check_name
 
 SETTLE_SECONDS = 0.3
 """Longer than retention takes from looking at the readers to deleting a segment."""

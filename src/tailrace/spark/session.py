@@ -19,9 +19,9 @@ from pyspark.sql import SparkSession
 
 from tailrace import config
 from tailrace.errors import EngineLost
-from tailrace.log.storage import private
 from tailrace.spark.classes import archive_options
 from tailrace.spark.installed import START
+from tailrace.state.storage import private
 
 LOG_NAME = "spark.log"
 ANY_LOCAL = "local[*]"  # what spark-submit takes where nobody names a master

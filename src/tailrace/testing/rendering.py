@@ -121,7 +121,7 @@ def shape_of(url: str, table: str) -> Shape:
 
 
 def rows_of(url: str, shape: Shape) -> Iterator[Row]:
-    """Every row in its canonical form (`tailrace.model.text` has the table), in the order of the key, as a stream.
+    """Every row in its canonical form (`tailrace.columns.text` has the table), in the order of the key, as a stream.
 
     Integers and booleans come as `int`, floats as `float` (NaN as text), bytea as `bytes`, all else as text.
     """

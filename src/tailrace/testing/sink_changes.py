@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from tailrace.columns.net import NetChanges, Partial
 from tailrace.model.lifecycle import TableState, TableStatus
-from tailrace.model.net import NetChanges, Partial
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.model.types import ColumnType, Kind
 from tailrace.model.watermark import Watermark

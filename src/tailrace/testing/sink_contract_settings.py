@@ -13,7 +13,8 @@ from tailrace.errors import SinkRejected
 from tailrace.model.lifecycle import TableState
 from tailrace.model.schema import Column, TableSchema
 from tailrace.sinks.base import Batch, Quarantined, Sink
-from tailrace.sinks.sql import bookkeeping, isolation
+from tailrace.sinks.sql import bookkeeping
+from tailrace.sinks.sql.quarantine import isolation
 from tailrace.testing.sink_changes import (
     INT,
     ITEMS,

@@ -20,8 +20,8 @@ from typing import Any
 import pyarrow as pa
 
 from tailrace import failpoints
+from tailrace.columns.net import NetChanges
 from tailrace.model.lifecycle import TableStatus
-from tailrace.model.net import NetChanges
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import Watermark
 from tailrace.sinks.base import Batch, ChunkMark, Evolved

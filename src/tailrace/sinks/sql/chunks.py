@@ -21,7 +21,7 @@ from tailrace.errors import about
 from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
 from tailrace.sinks.sql.dialect import Dialect, ExistingTable, Session
-from tailrace.sinks.sql.merging import upsert
+from tailrace.sinks.sql.merge_statements import upsert
 from tailrace.sinks.sql.staged import Relation, StagedColumn, StagedRows
 from tailrace.sinks.sql.staging import StagingInFile, StagingTables, encoded, fields_of
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyarrow as pa
 
+from tailrace.columns.net import NetChanges, net_changes
 from tailrace.model import shapes
 from tailrace.model.changes import Changes, Op
-from tailrace.model.net import NetChanges, net_changes
 from tailrace.model.schema import TableSchema
 
 MOST_BYTES = 64 << 20

@@ -1,106 +1,135 @@
-"""The statements that bring staged rows into a table, all inside of the sink's one transaction.
-
-In `match` conditions `t` is the table; staged rows go by the alias of their relation.
-"""
+"""Bringing the staged changes of one table into it, inside of the sink's one transaction."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
 
 from tailrace.model.schema import TableSchema
-from tailrace.sinks.sql.dialect import Dialect, Session, matching
-from tailrace.sinks.sql.staged import Relation, old
+from tailrace.model.types import Kind
+from tailrace.sinks.base import FetchRows
+from tailrace.sinks.mapping import SchemaMapping
+from tailrace.sinks.sql.dialect import Dialect, Session
+from tailrace.sinks.sql.merge_statements import absent_keys, delete, move, staged_keys, unmoved, update, upsert
+from tailrace.sinks.sql.quarantine.isolation import Refused
+from tailrace.sinks.sql.staged import Relation, StagedChanges, StagedPartial
+from tailrace.sinks.sql.staging import Inline, columns_of
+
+FETCH_ROWS = 64
+FETCH_BYTES = 16 << 20
+"""Rows that are read from the source together: so many at first, then about so much."""
 
 
-def upsert(
-    dialect: Dialect, table: str, schema: TableSchema, rows: Relation, *, is_single_key: bool = True
-) -> list[str]:
-    """Whole rows, in the place of those under the same key."""
-    names = [column.name for column in schema.columns]
-    query = f"SELECT {', '.join(rows.values[name] for name in names)} FROM {rows.sql}"
-    key = [dialect.quote(name) for name in schema.key]
-    others = {dialect.quote(name): rows.values[name] for name in names if name not in schema.key}
-    if is_single_key or not key:
-        return [dialect.insert(table, dialect.names(names), query, key, others)]
-    match = _same_key(dialect, schema.key, rows)
-    new = f"{query} WHERE NOT EXISTS (SELECT 1 FROM {table} t WHERE {match})"
-    changes = [dialect.update(table, rows.sql, match, others)] if others else []
-    return [*changes, dialect.insert(table, dialect.names(names), new, [], {})]
+_PLAIN = {Kind.INT16, Kind.INT32, Kind.INT64, Kind.TEXT, Kind.UUID}
+"""Keys of these kinds have one text, whoever writes it."""
 
 
-def exchange(
-    dialect: Dialect, table: str, copy: str, schema: TableSchema, *, is_plain: bool, keeps_rows: bool = False
-) -> list[str]:
-    """The table's rows become those of a copy. With `is_plain` its key is all that is unique in it.
+class Stale:
+    """The rows of a table that were set aside: what the sink has under their keys is older than it looks."""
 
-    With `keeps_rows` none goes that comes back; the table has a key then.
+    def __init__(self, schema: TableSchema, keys: Collection[Mapping[str, Any]] = ()) -> None:
+        kinds = {column.type.kind for column in schema.columns if column.name in schema.key}
+        self._is_known = kinds <= _PLAIN and all(key.keys() == set(schema.key) for key in keys)
+        self._keys = {tuple(str(key.get(name)) for name in schema.key) for key in keys}
+
+    def __bool__(self) -> bool:
+        return bool(self._keys)
+
+    def among(self, keys: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Those of the keys (in the key's order) that are stale, or may be."""
+        return [key for key in keys if not self._is_known or tuple(map(str, key)) in self._keys]
+
+
+class TableMerge:
+    """One table of the source, and the `table` (quoted) of the sink that takes its rows.
+
+    After `apply`, `has_fetched` says whether rows were read from the source, which may be newer than all changes.
     """
-    names = [dialect.quote(column.name) for column in schema.columns]
-    types = {column.name: column.type for column in schema.columns}
-    key = {dialect.quote(name): types[name] for name in schema.key}
-    if key and is_plain:
-        return [*dialect.exchange(table, copy, names, list(key)), *dialect.restate(table, copy, key)]
-    if keeps_rows:
-        return [*dialect.exchange_by_key(table, copy, names, list(key)), *dialect.restate(table, copy, key)]
-    return dialect.exchange_all(table, copy, names)
 
+    def __init__(
+        self,
+        dialect: Dialect,
+        session: Session,
+        mapping: SchemaMapping,
+        refused: Refused,
+        source: TableSchema,
+        table: str,
+        *,
+        is_single_key: bool,
+        stale: Stale,
+    ) -> None:
+        self._dialect, self._session, self._mapping, self._refused = dialect, session, mapping, refused
+        self._source, self._table, self._is_single_key = source, table, is_single_key
+        self._schema = mapping.schema(source)
+        self._stale = stale
+        self.has_fetched = False
 
-def delete(dialect: Dialect, session: Session, table: str, schema: TableSchema, rows: Relation) -> str:
-    if not schema.key:
-        return dialect.delete_copies(session, table, schema, rows)
-    return dialect.delete(table, rows.sql, _key(dialect, schema.key, rows))
+    def apply(self, changes: StagedChanges, fetch: FetchRows, *, is_ahead: bool = False) -> None:
+        """In order: truncate, deletes, upserts, partial rows.
 
+        In a table that `is_ahead` of these changes, the row under a key that moves may be a later one, and in one with
+        stale rows an earlier one: what the change did not send of the moved row is not there, but at the source.
+        """
+        merge = functools.partial(self._refused.merge, self._source)
+        if changes.truncate:
+            self._session.execute(f"DELETE FROM {self._table}")
+        if changes.deletes is not None:
+            merge("delete", changes.deletes, self._delete)
+        if changes.upserts is not None:
+            merge("upsert", changes.upserts, self._upsert)
+        for partial in changes.partials:
+            absent: list[tuple[Any, ...]] = []
+            is_elsewhere = partial.moves and (is_ahead or self._stale)
+            change = self._remove if is_elsewhere else functools.partial(self._change, partial)
+            merge("update", partial.rows, functools.partial(change, absent))
+            for rows in self._fetched(absent, fetch):
+                self.has_fetched = True
+                merge("upsert", Inline(self._dialect).write(columns_of(self._schema, rows)), self._upsert)
 
-def absent_keys(dialect: Dialect, table: str, schema: TableSchema, rows: Relation, *, moves: bool) -> str:
-    """The keys (as text for the source) of staged partial rows that the table has no row for."""
-    match = _old_key(dialect, schema.key, rows) if moves else _same_key(dialect, schema.key, rows)
-    return f"{staged_keys(dialect, schema, rows)} WHERE NOT EXISTS (SELECT 1 FROM {table} t WHERE {match})"
+    def _delete(self, rows: Relation) -> None:
+        self._session.merge(delete(self._dialect, self._session, self._table, self._schema, rows), rows)
 
+    def _upsert(self, rows: Relation) -> None:
+        statements = upsert(self._dialect, self._table, self._schema, rows, is_single_key=self._is_single_key)
+        for statement in statements:
+            self._session.merge(statement, rows)
 
-def staged_keys(dialect: Dialect, schema: TableSchema, rows: Relation) -> str:
-    """The keys (as text for the source) of all staged rows, the new ones if they move."""
-    types = {column.name: column.type for column in schema.columns}
-    selected = ", ".join(dialect.key_text(rows.values[name], types[name]) for name in schema.key)
-    return f"SELECT {selected} FROM {rows.sql}"
+    def _remove(self, absent: list[tuple[Any, ...]], rows: Relation) -> None:
+        """Whatever the table has under the old and the new keys of moving rows; the new ones are added to `absent`."""
+        found = self._session.merge(staged_keys(self._dialect, self._schema, rows), rows)
+        for statement in unmoved(self._dialect, self._table, self._schema, rows):
+            self._session.merge(statement, rows)
+        absent += found
 
+    def _change(self, partial: StagedPartial, absent: list[tuple[Any, ...]], rows: Relation) -> None:
+        """Apply partial rows; the keys of those that the table lacks, or has as they were, are added to `absent`."""
+        query = absent_keys(self._dialect, self._table, self._schema, rows, moves=partial.moves)
+        found = self._session.merge(query, rows)
+        if self._stale:
+            keys = self._stale.among(self._session.merge(staged_keys(self._dialect, self._schema, rows), rows))
+            found = list({*map(tuple, found), *map(tuple, keys)})
+        build = move if partial.moves else lambda *arguments: [update(*arguments)]
+        for statement in build(self._dialect, self._table, self._schema, partial.unchanged, rows):
+            self._session.merge(statement, rows)
+        absent += found
 
-def unmoved(dialect: Dialect, table: str, schema: TableSchema, rows: Relation) -> list[str]:
-    """Nothing is left under the keys of moving rows."""
-    olds = {dialect.quote(name): rows.values[old(name)] for name in schema.key}
-    return [dialect.delete(table, rows.sql, key) for key in (olds, _key(dialect, schema.key, rows))]
+    def _fetched(self, keys: list[tuple[Any, ...]], fetch: FetchRows) -> Iterator[pa.RecordBatch]:
+        """Rows that the table lacks, as the source has them now; if they are gone there, their delete follows.
 
+        Nobody knows how large they are: each piece says how many the next one may have.
+        """
+        done, count = 0, FETCH_ROWS
+        while done < len(keys):
+            rows = self._fetched_together(keys[done : done + count], fetch)
+            done += count
+            count = max(count * 4 if rows.nbytes * 4 < FETCH_BYTES else count * FETCH_BYTES // (rows.nbytes + 1), 1)
+            if rows.num_rows:
+                yield rows
 
-def update(dialect: Dialect, table: str, schema: TableSchema, unchanged: Iterable[str], rows: Relation) -> str:
-    """Set what was sent; a row of which nothing but the key was sent stays as it is."""
-    left = {*unchanged, *schema.key}
-    sent = [column.name for column in schema.columns if column.name not in left] or list(schema.key[:1])
-    changes = {dialect.quote(name): rows.values[name] for name in sent}
-    return dialect.update(table, rows.sql, _same_key(dialect, schema.key, rows), changes)
-
-
-def move(dialect: Dialect, table: str, schema: TableSchema, unchanged: Iterable[str], rows: Relation) -> list[str]:
-    """The row under the old key becomes the row under the new one.
-
-    What else the table has under the new key can not be right at this moment of the source, and goes.
-    """
-    left = set(unchanged)
-    changes = {
-        dialect.quote(column.name): rows.values[column.name] for column in schema.columns if column.name not in left
-    }
-    differs = " OR ".join(f"{rows.values[old(name)]} <> {rows.values[name]}" for name in schema.key)
-    return [
-        dialect.delete(table, rows.sql, _key(dialect, schema.key, rows), f"({differs})"),
-        dialect.update(table, rows.sql, _old_key(dialect, schema.key, rows), changes),
-    ]
-
-
-def _key(dialect: Dialect, key: Iterable[str], rows: Relation) -> dict[str, str]:
-    return {dialect.quote(name): rows.values[name] for name in key}
-
-
-def _same_key(dialect: Dialect, key: Iterable[str], rows: Relation) -> str:
-    return matching(_key(dialect, key, rows))
-
-
-def _old_key(dialect: Dialect, key: Iterable[str], rows: Relation) -> str:
-    return matching({dialect.quote(name): rows.values[old(name)] for name in key})
+    def _fetched_together(self, keys: list[tuple[Any, ...]], fetch: FetchRows) -> pa.RecordBatch:
+        columns = [list(values) for values in zip(*keys, strict=True)]
+        wanted = pa.RecordBatch.from_pydict(dict(zip(self._source.key, columns, strict=True)))
+        return self._mapping.rows(self._source, fetch(self._source, wanted))

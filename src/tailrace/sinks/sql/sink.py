@@ -18,26 +18,26 @@ import msgspec
 import pyarrow as pa
 
 from tailrace import config, failpoints
+from tailrace.columns.net import NetChanges, drained
 from tailrace.config import Misfits, OnError
 from tailrace.errors import SinkRejected, SinkUnavailable
 from tailrace.model.lifecycle import CATCHING_UP, COPYING, TableState, TableStatus
-from tailrace.model.net import NetChanges, drained
 from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType
 from tailrace.model.watermark import SourceIdentity, Watermark
 from tailrace.sinks.base import Batch, ChunkMark, Evolved, FetchRows, Quarantined, Rejected, Sink, SinkState
 from tailrace.sinks.mapping import SchemaMapping
-from tailrace.sinks.sql.applying import Stale, TableMerge
 from tailrace.sinks.sql.bookkeeping import JUST_READ, Bookkeeping
 from tailrace.sinks.sql.chunks import ChunkLoader
 from tailrace.sinks.sql.composing import composed, few_of
 from tailrace.sinks.sql.dialect import Dialect, Field, Session, Target
-from tailrace.sinks.sql.isolation import Refused, delete_again, replayable
+from tailrace.sinks.sql.merging import Stale, TableMerge
 from tailrace.sinks.sql.naming import refuse_collision
 from tailrace.sinks.sql.places import COPIES, Places
+from tailrace.sinks.sql.quarantine.isolation import Refused, delete_again, replayable
+from tailrace.sinks.sql.quarantine.sifting import Sieve
 from tailrace.sinks.sql.sessions import Sessions, transaction
-from tailrace.sinks.sql.sifting import Sieve
 from tailrace.sinks.sql.staged import StagedChanges, StagedPart, adapted
 from tailrace.sinks.sql.staging import (
     Inline,

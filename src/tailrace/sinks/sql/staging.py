@@ -10,8 +10,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from tailrace.columns.net import NetChanges, Partial
 from tailrace.errors import SinkRejected, about
-from tailrace.model.net import NetChanges, Partial
 from tailrace.model.rows import EncodedRows, Rows
 from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType, Kind

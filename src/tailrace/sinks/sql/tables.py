@@ -14,7 +14,7 @@ from tailrace.errors import SinkRejected
 from tailrace.model.lifecycle import TableState, TableStatus
 from tailrace.model.schema import TableSchema, counterpart, renamed_columns
 from tailrace.sinks.sql.dialect import Dialect, ExistingTable, Reference, Session, Target, Undo
-from tailrace.sinks.sql.merging import exchange
+from tailrace.sinks.sql.merge_statements import exchange
 from tailrace.sinks.sql.references import leads_to, refuse_deleting, refuse_replacing, with_action
 
 NOTE = "made by tailrace for "

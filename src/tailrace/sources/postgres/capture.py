@@ -29,13 +29,13 @@ from tailrace.sources.postgres.connection import connect, source_errors
 from tailrace.sources.postgres.departed import Departed, Described
 from tailrace.sources.postgres.describing import Descriptions, Transaction
 from tailrace.sources.postgres.identity import Newest, identity_of
-from tailrace.sources.postgres.lanes import Bytes, Integers, big_endian
 from tailrace.sources.postgres.pgoutput import LARGE, OpenTransaction
 from tailrace.sources.postgres.positions import format_lsn, parse_lsn
 from tailrace.sources.postgres.publications import existing
 from tailrace.sources.postgres.replication import ReplicationStream
 from tailrace.sources.postgres.slots import read_slot
 from tailrace.sources.postgres.types import has_binary_decoder
+from tailrace.sources.postgres.values.lanes import Bytes, Integers, big_endian
 from tailrace.sources.postgres.witness import check_same_past
 
 STATUS_SECONDS = 1.0

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tailrace.model.lifecycle import StoredAs
 from tailrace.model.schema import Column, TableSchema
-from tailrace.sources.postgres.values import decode_values
+from tailrace.sources.postgres.values.decoders import decode_values
 
 _MISSING = """
 SELECT a.attrelid::bigint = %(root)s, a.attnum, a.atthasmissing, (a.attmissingval::text::text[])[1]

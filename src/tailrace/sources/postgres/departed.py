@@ -18,7 +18,7 @@ import numpy as np
 from tailrace.model.schema import TableSchema
 from tailrace.sources.postgres.connection import connect, source_errors
 from tailrace.sources.postgres.describing import UNLIKE_ANY
-from tailrace.sources.postgres.lanes import Bytes, Integers, big_endian
+from tailrace.sources.postgres.values.lanes import Bytes, Integers, big_endian
 
 Described = list[tuple[int, TableSchema]]
 """Rows of a batch that describe a table, and how."""

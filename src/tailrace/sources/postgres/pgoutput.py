@@ -18,8 +18,8 @@ from tailrace.errors import DecodeError, SourceError, ValueRefused
 from tailrace.model.changes import Changes, Flags, Op
 from tailrace.model.frames import PADDING, TRANSACTIONS, Definition, Frames
 from tailrace.model.schema import Identity, TableSchema
-from tailrace.sources.postgres.lanes import HAS_VALUE, UNCHANGED, Bytes, Cells, Integers, big_endian, blank, walk
-from tailrace.sources.postgres.values import decode_values
+from tailrace.sources.postgres.values.decoders import decode_values
+from tailrace.sources.postgres.values.lanes import HAS_VALUE, UNCHANGED, Bytes, Cells, Integers, big_endian, blank, walk
 
 EPOCH_US = 946_684_800_000_000  # 2000-01-01, PostgreSQL's epoch, in microseconds since 1970
 LANES = 32_768  # rows decoded together: their cursors fit the caches

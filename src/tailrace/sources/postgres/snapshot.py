@@ -22,12 +22,12 @@ from tailrace.model.rows import POSTGRES_COPY, EncodedRows, Rows
 from tailrace.model.schema import Column, TableSchema
 from tailrace.model.types import ColumnType
 from tailrace.sources.base import Chunk, ExportedSnapshot, TableLocked, TableRewritten, Visibility
-from tailrace.sources.postgres.arrays import array_literal
 from tailrace.sources.postgres.connection import connect, current_position, server_of, source_errors
-from tailrace.sources.postgres.copying import CopiedRows, check_width, copy_out, together
-from tailrace.sources.postgres.lanes import BINARY, NULL, TEXT, Cells, big_endian
+from tailrace.sources.postgres.copy_stream import CopiedRows, check_width, copy_out, together
 from tailrace.sources.postgres.types import has_binary_decoder, text_expression
-from tailrace.sources.postgres.values import decode_values
+from tailrace.sources.postgres.values.arrays import array_literal
+from tailrace.sources.postgres.values.decoders import decode_values
+from tailrace.sources.postgres.values.lanes import BINARY, NULL, TEXT, Cells, big_endian
 
 PAGE = 8192
 LOCK_SECONDS = 5.0

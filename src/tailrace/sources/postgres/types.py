@@ -27,7 +27,7 @@ import msgspec
 
 from tailrace.errors import DecodeError
 from tailrace.model.types import ColumnType, Kind
-from tailrace.sources.postgres.rendering import renderer_of
+from tailrace.sources.postgres.values.rendering import renderer_of
 
 CAPTURE_SETTINGS: dict[str, str] = {
     "DateStyle": "ISO",

@@ -1,0 +1,1 @@
+"""The craft over Arrow and numpy: whole columns in, whole columns out."""

@@ -1,0 +1,1 @@
+"""`tailrace demo`: a shop, its pipeline, a murder, a return, and a comparison of everything."""

@@ -1,0 +1,238 @@
+"""The capture process: copies the source's change stream into the log. One a source, an OS process of its own.
+
+It talks to its parent in JSON lines. Down its standard input come the order to start and what the sinks have; up its
+standard output go progress and, at the end, why it stopped. When its input closes, its parent is gone, and it stops.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+
+import msgspec
+
+from tailrace import config, failpoints, registry
+from tailrace.errors import SourceUnavailable, StateError, TailraceError
+from tailrace.log.retention import Retention
+from tailrace.log.writer import LogWriter
+from tailrace.model.watermark import SourceIdentity
+from tailrace.sources.base import Source
+from tailrace.state import lease
+from tailrace.state.layout import LOG, READERS
+from tailrace.state.readers import Readers
+from tailrace.state.storage import Storage
+
+LOCK_SECONDS = 15.0
+POLL_SECONDS = 0.05
+REPORT_SECONDS = 0.2
+ALIVE_SECONDS = 2.0  # then it says so, though there is nothing new
+CROWDED = 200  # segments; beyond, each one more makes the next a millisecond later
+
+
+class Order(msgspec.Struct, frozen=True):
+    """How to start: a new log begins at `start_position` of `source`."""
+
+    pipeline: config.Pipeline
+    start_position: str
+    source: SourceIdentity
+
+
+class Acknowledge(msgspec.Struct, frozen=True):
+    """Every sink has what lies up to here."""
+
+    offset: int
+    position: str
+
+
+class Progress(msgspec.Struct, frozen=True, tag="progress"):
+    """`received` is how far the source was read; all of it that was for us lies in the log up to offset `end`."""
+
+    received: str
+    end: int
+    log_bytes: int
+    changes: int
+    is_full: bool
+    full_seconds: int = 0  # how long it has been full without a break
+    held_by: str | None = None  # the reader that the log waits for, if it is not a sink
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed"):
+    kind: str
+    message: str
+    hint: str | None
+    retry: bool
+
+
+class Remark(msgspec.Struct, frozen=True, tag="remark"):
+    """Something about the stream that an operator should know."""
+
+    message: str
+
+
+Event = Progress | Failed | Remark
+
+
+class Control:
+    """The parent's lines, read without waiting."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._rest = b""
+        self.is_closed = False
+
+    def fileno(self) -> int:
+        return self.descriptor
+
+    def first_line(self) -> bytes:
+        while b"\n" not in self._rest and not self.is_closed:
+            self._read()
+        line, end, self._rest = self._rest.partition(b"\n")
+        return line if end else b""
+
+    def acknowledgement(self) -> Acknowledge | None:
+        """The newest one that has come, or None. It may have come together with the first line."""
+        if select.select([self], [], [], 0)[0]:
+            self._read()
+        *lines, self._rest = self._rest.split(b"\n")
+        return msgspec.json.decode(lines[-1], type=Acknowledge) if lines else None
+
+    def _read(self) -> None:
+        data = os.read(self.descriptor, 1 << 16)
+        self.is_closed |= not data
+        self._rest += data
+
+
+class Pump:
+    """Copies frames from the source into the log, until the parent goes away.
+
+    Order is the whole point: a segment is durable before the source hears of it, and the source hears of it when the
+    sinks have it.
+    """
+
+    def __init__(self, source: Source, log: LogWriter, pipeline: config.Pipeline, control: Control) -> None:
+        self.capture = source.capture(log.position, log.next_offset, log.definitions(), log.source)
+        log.source = self.capture.identity
+        self.log = log
+        self.settings = pipeline.log
+        readers = Readers(Storage(pipeline.state).folder(READERS))
+        self.retention = Retention(log, readers, pipeline.log)
+        self.acknowledges_log = pipeline.source.acknowledge is config.Acknowledge.LOG
+        self.control = control
+        self.changes = 0
+        self._flushed_at = self._free_at = time.monotonic()
+        self._reported_at = 0.0
+        self._reported: Progress | None = None
+
+    def run(self) -> None:
+        while not self.control.is_closed:
+            if self.is_full:
+                self.capture.idle(POLL_SECONDS, self.control)
+            else:
+                self.capture.poll(POLL_SECONDS, self.control)
+                self._flush_if_due()
+            self._hear()
+            self.retention.apply()
+            self._report()
+            for remark in self.capture.remarks():
+                say(Remark(remark))
+
+    @property
+    def is_full(self) -> bool:
+        return self.retention.is_full
+
+    def _flush_if_due(self) -> None:
+        age = time.monotonic() - self._flushed_at
+        crowd = max(self.retention.crowd - CROWDED, 0) / 1000
+        is_large = self.capture.pending_bytes >= self.settings.segment_bytes
+        if not is_large and age < self.settings.flush_interval_ms / 1000 + crowd:
+            return
+        self._flushed_at = time.monotonic()
+        while self._flush() and self.capture.pending_bytes:
+            pass
+
+    def _flush(self) -> bool:
+        """Append one segment; false if nothing was pending."""
+        taken = self.capture.take()
+        if taken is None:
+            return False
+        frames, position = taken
+        self.log.source = self.capture.identity
+        self.log.append(frames, position)
+        self.changes += sum(frames.tables.values())
+        if self.acknowledges_log:
+            self._acknowledge(position)
+        return True
+
+    def _hear(self) -> None:
+        heard = self.control.acknowledgement()
+        if heard is None:
+            return
+        self.retention.sinks_have(heard.offset)
+        if not self.acknowledges_log:
+            self._acknowledge(heard.position)
+
+    def _acknowledge(self, position: str) -> None:
+        failpoints.reached("capture-before-acknowledge")
+        self.capture.acknowledge(position)
+        failpoints.reached("capture-after-acknowledge")
+
+    def _report(self) -> None:
+        now = time.monotonic()
+        self._free_at = self._free_at if self.is_full else now
+        full = (self.is_full, int(now - self._free_at), self.retention.held_by)
+        progress = Progress(self.capture.received, self.log.end, self.log.size, self.changes, *full)
+        is_news = self._reported is None or progress.end != self._reported.end
+        age = now - self._reported_at
+        if age >= ALIVE_SECONDS or (progress != self._reported and (is_news or age >= REPORT_SECONDS)):
+            self._reported, self._reported_at = progress, now
+            say(progress)
+            self.log.touch()
+
+
+def say(event: Event) -> None:
+    """Tell the parent. One that is gone hears nothing, and then there is nothing left to do here."""
+    try:
+        os.write(sys.stdout.fileno(), msgspec.json.encode(event) + b"\n")
+    except BrokenPipeError:
+        sys.exit(0)
+
+
+def open_log(order: Order) -> LogWriter:
+    """The pipeline's log, waiting a little for a predecessor that is about to die."""
+    storage = Storage(order.pipeline.state).folder(LOG)
+    deadline = time.monotonic() + LOCK_SECONDS + (0 if storage.is_local else lease.DEAD_SECONDS)
+    while True:
+        try:
+            return LogWriter.open(storage) or LogWriter.create(storage, order.source, order.start_position)
+        except StateError as error:
+            if "another tailrace process" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+def main() -> int:
+    control = Control(sys.stdin.fileno())
+    line = control.first_line()
+    if not line:
+        return 0  # the parent died before it could say what to do
+    order = msgspec.json.decode(line, type=Order)
+    try:
+        source = registry.make_source(order.pipeline)
+        log = open_log(order)
+        Pump(source, log, order.pipeline, control).run()
+    except TailraceError as error:
+        say(Failed(type(error).__name__, str(error), error.hint, error.retry))
+        return 1
+    except OSError as error:
+        say(Failed(SourceUnavailable.__name__, f"capture stopped: {error}", None, True))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; it closes our input
+    sys.exit(main())

@@ -1,0 +1,181 @@
+"""Keeps the capture process alive: notices its death at once, and starts it again with backoff."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from tailrace import errors
+from tailrace.errors import SourceUnavailable, TailraceError
+from tailrace.pipeline.capture_process import Acknowledge, Event, Failed, Order, Progress, Remark
+from tailrace.pipeline.threads import WatchedThread
+from tailrace.state.capture_note import SILENT_SECONDS, CaptureState, Notice, full, silent
+
+FIRST_BACKOFF_SECONDS = 0.5
+LONGEST_BACKOFF_SECONDS = 30.0
+STOP_SECONDS = 10.0
+FULL_SECONDS = 5
+AGAIN_SECONDS = 60.0
+
+
+class CaptureSupervisor:
+    """Runs in a thread of the driver. `progress` is the latest word of the capture process."""
+
+    def __init__(self, order: Order, say: Callable[..., None]) -> None:
+        self._order = order
+        self._say = say
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stopping = threading.Event()
+        self._acknowledged: Acknowledge | None = None
+        self._lock = threading.Lock()
+        self.progress: Progress | None = None
+        self._error: TailraceError | None = None
+        self._notice = Notice(order.pipeline.state)
+        self._told_full_at = float("-inf")
+        self._heard_at = time.time()
+        self._thread = WatchedThread(self._run, "capture")
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def acknowledge(self, offset: int, position: str) -> None:
+        """Tell the capture process what every sink has; a restarted one is told again."""
+        said = Acknowledge(offset, position)
+        with self._lock:
+            if said != self._acknowledged:
+                self._acknowledged = said
+                self._send(msgspec.json.encode(said))
+
+    def stop(self) -> None:
+        self._stopping.set()
+        process = self._process
+        if process is not None and process.stdin is not None:
+            with self._lock, suppress(OSError):  # it may be dead already
+                process.stdin.close()
+            try:
+                process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        if self._thread.is_alive():
+            self._thread.join(STOP_SECONDS)
+
+    @property
+    def error(self) -> TailraceError | None:
+        """Why capture has ended for good, if it did."""
+        return self._error or self._thread.error
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing is captured at this moment; empty if all is well."""
+        is_silent = time.time() - self._heard_at > SILENT_SECONDS
+        return self._notice.now.sentence or (silent(self._heard_at) if is_silent else "")
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    def _run(self) -> None:
+        backoff = FIRST_BACKOFF_SECONDS
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            failure = self._run_safely()
+            if self._stopping.is_set():
+                return
+            if not failure.retry:
+                self._error = failure
+                return
+            if time.monotonic() - began > LONGEST_BACKOFF_SECONDS:
+                backoff = FIRST_BACKOFF_SECONDS
+            self._notice.write(CaptureState.DOWN, str(failure), time.time() + backoff)
+            self._say("capture-restart", message=str(failure), retry_seconds=backoff)
+            self._stopping.wait(backoff)
+            backoff = min(backoff * 2, LONGEST_BACKOFF_SECONDS)
+
+    def _run_safely(self) -> TailraceError:
+        """What ended a capture process, or kept it from being started: all of it may pass."""
+        try:
+            return self._run_once()
+        except OSError as error:
+            return SourceUnavailable(f"the capture process can not be started: {error}")
+        except msgspec.MsgspecError:
+            self._kill()
+            return SourceUnavailable("the capture process said something that is not understood")
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(STOP_SECONDS)
+
+    def _run_once(self) -> TailraceError:
+        """Run one capture process to its end; what ended it."""
+        command = [sys.executable, "-m", "tailrace.pipeline.capture_process"]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        with self._lock:
+            self._process = process
+            self._send(msgspec.json.encode(self._order))
+            if self._acknowledged is not None:
+                self._send(msgspec.json.encode(self._acknowledged))
+        failure: TailraceError | None = None
+        assert process.stdout is not None
+        for line in process.stdout:
+            event: Event = msgspec.json.decode(line, type=Event)
+            self._heard_at = time.time()
+            if isinstance(event, Failed):
+                failure = _as_error(event)
+            elif isinstance(event, Remark):
+                self._say("capture", message=event.message)
+            else:
+                self.progress = event
+                self._note(event)
+                self._tell_if_full(event)
+        code = process.wait()
+        return failure or SourceUnavailable(f"the capture process died ({_how(code)})")
+
+    def _note(self, progress: Progress) -> None:
+        if progress.is_full and progress.full_seconds >= FULL_SECONDS:
+            self._notice.write(CaptureState.WAITING, full(self._order.pipeline.log.max_bytes))
+        elif not progress.is_full:
+            self._notice.write(CaptureState.RUNNING)
+
+    def _tell_if_full(self, progress: Progress) -> None:
+        """Once a minute while it lasts: nothing is captured meanwhile, and the source must keep what comes."""
+        now = time.monotonic()
+        if progress.full_seconds >= FULL_SECONDS and now - self._told_full_at >= AGAIN_SECONDS:
+            self._told_full_at = now
+            self._say("log-full", message=_full(progress.held_by), reader=progress.held_by)
+
+    def _send(self, line: bytes) -> None:
+        process = self._process
+        if process is None or process.stdin is None or process.stdin.closed:
+            return
+        try:
+            process.stdin.write(line + b"\n")
+            process.stdin.flush()
+        except OSError:
+            return  # it is dead; its end is noticed where its output is read
+
+
+def _as_error(event: Failed) -> TailraceError:
+    kind: type[TailraceError] = getattr(errors, event.kind, TailraceError)
+    error = kind(event.message, hint=event.hint)
+    error.retry = event.retry
+    return error
+
+
+def _full(reader: str | None) -> str:
+    if reader is None:
+        return "the change log is full: capture waits for the slowest sink"
+    return (
+        f"the change log is full: capture waits for the reader {reader}; if it will not come back,"
+        f" `tailrace readers drop {reader}` lets it go"
+    )
+
+
+def _how(code: int) -> str:
+    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"

@@ -1,0 +1,417 @@
+"""One sink of a running pipeline: its streaming query, and what it has durably applied.
+
+The order that matters: stage in tasks, commit data and watermark in the sink, and only then let the source forget.
+Spark's checkpoint is made anew by every run and says nothing that the sink does not know better.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import msgspec
+import numpy as np
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tailrace import config, failpoints
+from tailrace.errors import EngineDisturbed, EngineLost, SinkChanged, SinkRejected, TailraceError
+from tailrace.log.reader import LogReader
+from tailrace.model.lifecycle import ASIDE, CATCHING_UP, COPYING, TableState, TableStatus
+from tailrace.model.schema import TableSchema
+from tailrace.model.watermark import Watermark
+from tailrace.pipeline.anchoring import anchored
+from tailrace.pipeline.evolution import Evolution, evolve, failed
+from tailrace.sinks.base import Batch, Evolved, Sink
+from tailrace.sources.base import Source
+from tailrace.spark.jobs import stage_batch, stage_range
+from tailrace.state.layout import LOG, SPARK
+from tailrace.state.storage import Storage
+from tailrace.tasks.stage import ApplyPlan, PartResult, TablePlan
+
+UNSEEN_SECONDS = 0.1
+
+
+class Stopping(Exception):
+    """Raised inside a micro-batch that must not begin any more."""
+
+
+class SinkFollower:
+    """Everything about one sink. `lock` is held while a micro-batch or a hand-over to it is under way.
+
+    It is also held by whoever on the driver writes to the sink or reads its state: a sink has one connection there.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        pipeline: config.Pipeline,
+        name: str,
+        source: Source,
+        sink: Sink,
+        log_id: str,
+        say: Callable[..., None],
+    ) -> None:
+        self.say = say
+        self.spark, self.pipeline, self.name = spark, pipeline, name
+        self.source, self.sink, self.log_id = source, sink, log_id
+        self.storage = Storage(pipeline.state).folder(LOG)
+        self.log = LogReader(self.storage)
+        self.settings = pipeline.sinks[name]
+        self.lock = threading.RLock()
+        self.is_stopping = False
+        self.error: TailraceError | None = None
+        self.query: StreamingQuery | None = None
+        self.applied = 0
+        self.last_commit_us = 0
+        self.committed_at = time.time()
+        self.tables: dict[str, TableStatus] = {}
+        self.watermark = Watermark(log_id, 0, "")
+        self._stored: Watermark | None = None  # as the sink itself holds it, in whatever log
+        self._found_anew: dict[tuple[str, Watermark], Watermark] = {}  # a table's place, and as the sink holds it
+        self._start_position = ""
+        self._is_unsure = False  # the answer to a commit was lost: only the sink knows where it is
+        self._followed = 0  # the offset after which the query's next micro-batch begins
+        self.unknown = threading.Event()  # the log holds a table that the sink has never heard of
+        self.on_commit: Callable[[], None] = lambda: None
+        self._range = (0, 0)  # the offsets of the batch under way
+        self.fetched: set[str] = set()  # tables of which rows may have been read that are newer than `snapshot_end`
+
+    def load_state(self, start_position: str) -> None:
+        """Read where the sink is, and find that place in the present log. Tables that it never heard of stay."""
+        state = self.sink.read_state()
+        self._is_unsure, self._start_position = True, start_position
+        self._stored = state.watermark
+        self.watermark = self._beginning(start_position) if state.watermark is None else self._anchor(state.watermark)
+        unheard = {name: s for name, s in self.tables.items() if s.state is TableState.NEW}
+        self.tables = unheard | {name: self._anchored(status) for name, status in state.tables.items()}
+        self._found_anew = {(name, self.tables[name].watermark): s.watermark for name, s in state.tables.items()}
+        self._is_unsure = False
+        self.fetched = {name for name, s in self.tables.items() if s.state is TableState.AHEAD}  # by a run of before
+
+    def make_sure(self) -> None:
+        """Before anything is planned: ask the sink where it is, if the answer to a commit was lost."""
+        with self.lock:
+            if self._is_unsure:
+                self.load_state(self._start_position)
+
+    @contextmanager
+    def _answered(self) -> Iterator[None]:
+        """A commit, of what was planned when all answers were known. What the sink refuses is not done, for sure."""
+        with self.lock:
+            if self._is_unsure:
+                raise SinkChanged(f"sink {self.name} may not be where it was, and is asked first")
+            self._is_unsure = True
+            try:
+                yield
+            except SinkRejected:
+                self._is_unsure = False
+                raise
+            self._is_unsure = False
+
+    def _anchored(self, status: TableStatus) -> TableStatus:
+        is_follower = status.state in ASIDE or status.state is TableState.LIVE  # its own place is of no use
+        return status if is_follower else _with_watermark(status, self._anchor(status.watermark))
+
+    def _beginning(self, start_position: str) -> Watermark:
+        """Where a sink that has nothing begins: where the log does or, if that is gone, at its end.
+
+        Either will do, because the sink's tables are copied after that.
+        """
+        if self.log.begin() == 0:
+            identity = self.log.identity()
+            return Watermark(self.log_id, 0, start_position, identity.source if identity else None)
+        place = self.log.place()
+        assert place is not None
+        return place
+
+    def needed(self) -> Watermark:
+        """Where the sink's slowest table is: the source must keep what lies behind.
+
+        Nothing is kept for a table that is set aside: it comes back with a new copy.
+        """
+        behind = COPYING | CATCHING_UP | {TableState.NEW}
+        slow = [t.watermark for t in list(self.tables.values()) if t.state in behind]
+        return min([self.watermark, *slow], key=lambda mark: mark.offset)
+
+    @property
+    def is_live(self) -> bool:
+        """No table is on its way."""
+        return all(s.state is TableState.LIVE or s.state in ASIDE for s in list(self.tables.values()))
+
+    @property
+    def failures(self) -> list[TableStatus]:
+        return [status for status in list(self.tables.values()) if status.state is TableState.FAILED]
+
+    def start(self) -> None:
+        """Begin to follow the log from the sink's own watermark."""
+        self.error = None
+        self._followed = self.watermark.offset
+        try:
+            self.query = self._query()
+        except Exception as error:  # a query that does not start is one that is lost
+            raise self._lost(said_by(error)) from error
+
+    def _query(self) -> StreamingQuery:
+        checkpoint = f"{self.pipeline.state}/{SPARK}/{self.name}/{uuid.uuid4().hex}"
+        stream = (
+            self.spark.readStream.format("tailrace")
+            .option("path", self.pipeline.state)
+            .option("startingOffset", str(self.watermark.offset))
+            .option("maxRowsPerTrigger", str(self.settings.max_rows))
+            .option("maxBytesPerTrigger", str(self.settings.max_bytes))
+            .option("numPartitions", str(self._parts))
+            .load()
+        )
+        return (
+            stream.writeStream.queryName(f"tailrace {self.pipeline.name} {self.name}")
+            .option("checkpointLocation", checkpoint)
+            .foreachBatch(self._on_batch)
+            .start()
+        )
+
+    def stop(self, seconds: float) -> bool:
+        """Let the micro-batch under way finish, and begin no other. False if it does not finish in time."""
+        self.is_stopping = True
+        if not self.lock.acquire(timeout=seconds):
+            return False
+        self.lock.release()
+        if self.query is not None:
+            with suppress(Exception):  # its JVM may be gone
+                self.query.stop()
+        return True
+
+    def failure(self) -> TailraceError | None:
+        """Why the query ended, if it did."""
+        if self.query is None or self.is_stopping:
+            return None
+        try:
+            if self.query.isActive:
+                return None
+            words = said_by(self.query.exception())
+        except Exception as error:
+            return EngineLost(f"Spark's JVM is gone: {type(error).__name__}")
+        return self.error or self._lost(words)
+
+    def _lost(self, words: str) -> EngineDisturbed:
+        return EngineDisturbed(f"the streaming query of sink {self.name} ended: {words}")
+
+    def catch_up_to(self, statuses: list[TableStatus], last: int, *, finish: bool) -> None:
+        """Apply the changes of some tables up to offset `last` of the log; with `finish` they are live afterwards.
+
+        A live table's place is the sink's watermark: where the source was idle from the beginning, no micro-batch has
+        written one yet, so it is written here. One whose copy is torn, and that was not truncated since, begins again.
+        """
+        first = min(status.watermark.offset for status in statuses)
+        results: list[PartResult] = []
+        if first < last:
+            plans = {s.table: TablePlan(s.watermark.offset, s.visibility, s.schema.relation) for s in statuses}
+            plan = self._plan(plans, f"catch-up-{last}")
+            results = stage_range(self.spark, plan, self.log.slices(first, last), self._parts)
+        self._range = (first, last)
+        place = _place_after(results, last, statuses[0].watermark)
+        outcome = evolve(self.source, self.sink, {s.table: s for s in statuses}, results)
+        outcome = _strayed(outcome, statuses, results)
+        truncated = {table for result in results for table in result.truncated}
+        for status in statuses:
+            if status.table not in outcome.held:
+                now = outcome.tables[status.table]
+                reached = max(place, status.watermark, key=lambda mark: mark.offset)
+                is_whole = status.state is not TableState.TORN or status.table in truncated
+                outcome.tables[status.table] = _stepped(now, reached, is_whole=is_whole, finish=finish)
+        mark = self.watermark if finish and self._stored is None else None
+        self.applied += self._commit(results, outcome, mark)
+        failpoints.reached("catch-up-step-committed")
+
+    def _anchor(self, mark: Watermark) -> Watermark:
+        return anchored(self.log, self.source, mark, self.log_id)
+
+    @property
+    def _parts(self) -> int:
+        return min(int(self.sink.max_parts), max(self.spark.sparkContext.defaultParallelism, 1))
+
+    def _plan(self, tables: dict[str, TablePlan], batch: str) -> ApplyPlan:
+        return ApplyPlan(self.source, self.sink, self.storage, batch, tables)
+
+    def _on_batch(self, frame: DataFrame, number: int) -> None:
+        with self.lock:
+            if self.is_stopping:
+                raise Stopping
+            try:
+                self.make_sure()
+                self._refuse_gap()
+                self.isolated(lambda: self._apply(frame, number))
+            except TailraceError as error:
+                self.error = error
+                raise
+            except Exception as error:
+                self.error = self._lost(said_by(error))
+                raise
+        self.on_commit()
+
+    def _refuse_gap(self) -> None:
+        """A sink that was asked again may be elsewhere: what lies between is not in the next micro-batch."""
+        if self.watermark.offset != self._followed:
+            raise SinkChanged(f"sink {self.name} is at offset {self.watermark.offset}, and was at {self._followed}")
+
+    def isolated(self, work: Callable[[], None]) -> None:
+        """Do something for many tables; one that the sink refuses is set aside, and it is done for the others.
+
+        Nothing of what was tried is left behind by a refusal.
+        """
+        while True:
+            try:
+                return work()
+            except TailraceError as error:
+                if not self.is_tables_own(error):
+                    raise
+                self.became(failed(self.tables[str(error.table)], error))
+
+    def is_tables_own(self, error: TailraceError) -> bool:
+        """Whether an error stops its table only."""
+        isolates = self.settings.on_table_error is config.OnTableError.ISOLATE
+        known = self.tables.get(error.table or "")
+        return isolates and not error.retry and known is not None and known.state not in ASIDE
+
+    def became(self, status: TableStatus, rows: int | None = None) -> None:
+        """Make a table's new state durable, and say it."""
+        self.write(status)
+        self.say_table(status, rows)
+
+    def write(self, *statuses: TableStatus) -> None:
+        """Make statuses durable; what the sink has of the tables stays as it is."""
+        with self.lock:
+            self.make_sure()
+            with self._answered():
+                self.sink.commit(Batch(tables=statuses), self._fetch)
+            for status in statuses:
+                self.tables[status.table] = status
+
+    def take_in(self, status: TableStatus, change: Evolved) -> bool:
+        """Change a live table in place; false if the sink can not."""
+        with self.lock:
+            self.make_sure()
+            if not self.sink.takes_in_place(change):
+                return False
+            with self._answered():
+                self.sink.commit(Batch(tables=(status,), evolved=(change,)), self._fetch)
+            self.tables.pop(change.before.table, None)
+            self.tables[status.table] = status
+            return True
+
+    def say_table(self, status: TableStatus, rows: int | None = None) -> None:
+        is_waiting = status.state is TableState.SNAPSHOT and not status.visibility
+        state = "is copied again" if is_waiting else str(status.state)
+        reason = {"reason": status.reason} if status.reason else {}
+        self.say("table", table=status.table, sink=self.name, state=state, rows=rows, **reason)
+
+    def _apply(self, frame: DataFrame, number: int) -> None:
+        live = {t: TablePlan(relation=s.schema.relation) for t, s in self.tables.items() if s.state is TableState.LIVE}
+        results = sorted(stage_batch(frame, self._plan(live, f"batch-{number}")), key=lambda r: r.part)
+        if not results:  # Spark begins with a batch whether or not there is anything new
+            return
+        failpoints.reached("batch-staged")
+        self._range = (self.watermark.offset, results[-1].last)
+        mark = _place_after(results, results[-1].last, self.watermark)
+        known = {t: self.tables[t] for t in live}
+        outcome = evolve(self.source, self.sink, known, results, self.watermark)
+        outcome = _strayed(outcome, known.values(), results, self.watermark)
+        self._refuse_failures(results)
+        before = {t: self.tables[t].state for t in live}
+        self.applied += self._commit(results, outcome, mark)
+        self.watermark, self._followed = mark, mark.offset
+        self.last_commit_us = max((r.time_us for r in results), default=self.last_commit_us)
+        self.committed_at = time.time()
+        for table in (t for t, state in before.items() if self.tables[t].state is not state):
+            self.say_table(self.tables[table])
+        if any(table not in self.tables for result in results for table in result.seen):
+            self.unknown.set()
+
+    def _refuse_failures(self, results: list[PartResult]) -> None:
+        """Where a table's trouble is to stop the sink, it does."""
+        if self.settings.on_table_error is config.OnTableError.STOP:
+            for error in (error for result in results for error in result.failed.values()):
+                raise error
+
+    def _commit(self, results: list[PartResult], outcome: Evolution, mark: Watermark | None) -> int:
+        parts = tuple(outcome.keep(r.staged) for r in results if r.staged is not None)
+        changed = tuple(s for t, s in outcome.tables.items() if s != self.tables.get(t))
+        with self._answered():
+            places = self._stored_places(changed)
+            batch = Batch(parts, mark, changed, self._stored, places=places, evolved=outcome.evolved)
+            touched = self.sink.commit(batch, self._fetch)
+            self._stored = mark or self._stored
+            for status in changed:
+                self.tables[status.table] = status
+        return int(touched)
+
+    def _stored_places(self, statuses: Iterable[TableStatus]) -> dict[str, Watermark]:
+        """Where the sink has these tables, before a commit moves them."""
+        places = {s.table: self.tables[s.table].watermark for s in statuses if s.table in self.tables}
+        return {table: self._found_anew.get((table, place), place) for table, place in places.items()}
+
+    def _fetch(self, schema: TableSchema, keys: Any) -> Any:
+        """Rows as the source has them, once it shows what the batch tells of them.
+
+        A commit that waits for a synchronous standby is streamed before anybody sees it.
+        """
+        self.fetched.add(schema.table)
+        while self._has_unseen():
+            if self.is_stopping:
+                raise Stopping
+            time.sleep(UNSEEN_SECONDS)
+        return self.source.read_rows(schema, keys)
+
+    def _has_unseen(self) -> bool:
+        """Whether a transaction of the batch under way is not yet to be seen at the source."""
+        running = self.source.running()
+        return bool(len(running)) and bool(np.isin(running, self.log.transactions(*self._range)).any())
+
+
+def _place_after(results: list[PartResult], last: int, before: Watermark) -> Watermark:
+    """The place at offset `last`, by the last transaction end in `results`, or that of `before` if they hold none."""
+    ending = next((r for r in reversed(results) if r.position), None)
+    if ending is None:
+        return Watermark(before.log_id, last, before.position, before.source)
+    return Watermark(before.log_id, last, ending.position, ending.source)
+
+
+def _strayed(
+    outcome: Evolution, statuses: Iterable[TableStatus], results: list[PartResult], before: Watermark | None = None
+) -> Evolution:
+    """What `outcome` becomes where tables were changed under another name: such changes are in the table, and not here.
+
+    Whether the table has its name back can not be told from here. It is copied again, if it is still there.
+    """
+    names = frozenset(table for result in results for table in result.strayed) - outcome.held
+    again = {
+        status.table: status.again(before or status.watermark, status.schema, reason="it had another name for a time")
+        for status in statuses
+        if status.table in names
+    }
+    evolved = tuple(change for change in outcome.evolved if change.schema.table not in again)
+    return Evolution(outcome.tables | again, outcome.held | again.keys(), evolved)
+
+
+def _stepped(status: TableStatus, place: Watermark, *, is_whole: bool, finish: bool) -> TableStatus:
+    """A table after a step of its catch-up. One whose copy is torn, and that was not truncated, begins again."""
+    if finish and not is_whole:
+        return status.again(place, status.schema, reason="it was rewritten while it was copied")
+    if is_whole and status.state is TableState.TORN:
+        status = status.move(TableState.CATCH_UP)
+    is_beside = status.is_beside and not finish  # it takes its place in the commit that makes it live
+    return status.move(TableState.LIVE if finish else status.state, watermark=place, is_beside=is_beside)
+
+
+def said_by(error: object) -> str:
+    """The first line of an error, which has its kind."""
+    words = (str(error or "").splitlines() or ["no reason given"])[0]
+    return f"{type(error).__name__}: {words}" if isinstance(error, Exception) else words
+
+
+def _with_watermark(status: TableStatus, mark: Watermark) -> TableStatus:
+    return msgspec.structs.replace(status, watermark=mark)

@@ -1,0 +1,3 @@
+"""PostgreSQL as a sink."""
+
+from tailrace.sinks.sql.postgres.dialect import PostgresSink as PostgresSink

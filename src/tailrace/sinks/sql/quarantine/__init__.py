@@ -1,0 +1,1 @@
+"""Rows that a database can not take: found before they are sent, or when it refuses them."""

@@ -1,0 +1,3 @@
+"""SQLite as a sink."""
+
+from tailrace.sinks.sql.sqlite.dialect import SqliteSink as SqliteSink

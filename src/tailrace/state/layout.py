@@ -1,0 +1,25 @@
+"""Where things lie inside the state directory."""
+
+LOG = "log"
+"""The change log."""
+
+SPARK = "spark"
+"""Spark's checkpoints: a hint only, made anew by every run, because the sinks know how far they are."""
+
+HOLD = "hold.json"
+"""A request to let no sink go past an offset for a while: see `pipeline.holding`."""
+
+REQUESTS = "requests"
+"""What is asked of the run from outside: see `pipeline.requests`."""
+
+READERS = "readers"
+"""The places of named readers of the change log: see `log.readers`."""
+
+CAPTURE = "capture.json"
+"""How capture is: see `pipeline.capture_note`."""
+
+RUN_LOCK = "run.lock"
+"""Held by the run."""
+
+WRITER_LOCK = "writer.lock"
+"""Held by the capture process, in the folder of the log."""

@@ -1,0 +1,306 @@
+"""Files of the state directory, on a local disk or an object store.
+
+Guarantee: `publish` makes a file appear whole and durable, or not at all. On a local disk that is: write beside, fsync,
+rename, fsync the directory. Object stores publish an object when its upload completes; elsewhere a file is moved into
+place.
+
+What we make on a local disk is for its owner alone, whatever the umask: the log holds every captured row.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, Protocol, TypeVar
+
+import msgspec
+from pyarrow import fs
+
+from tailrace import failpoints
+from tailrace.errors import StateError, StateUnavailable
+from tailrace.state import lease
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - Windows has no advisory locks of this kind
+    fcntl = None  # type: ignore[assignment]
+
+HAS_FLOCK = bool(fcntl)
+READ_BYTES = 4 << 20
+"""What is asked of an object store at a time."""
+OBJECT_STORES = {"s3", "gcs", "abfs"}
+"""File systems of pyarrow where an object appears when its upload completes, and where moving one means copying it."""
+
+PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENFILE, errno.EMFILE}
+"""What a disk may get over: it is full, or on a network that is down."""
+
+TRIES, TRY_SECONDS = 5, 0.05
+
+T = TypeVar("T")
+
+
+class Lock(Protocol):
+    """Held until it is closed."""
+
+    def check(self) -> None:
+        """Raise StateError if somebody else holds it by now."""
+
+    def touch(self) -> None:
+        """Show those who look that its holder is at work."""
+
+    def close(self) -> None: ...
+
+
+class FileLock:
+    """An flock on a local file. It can not be taken from us, but the file can be: with its folder."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def check(self) -> None:
+        held = os.fstat(self._file.fileno())
+        try:
+            there = os.stat(self._file.name)
+        except OSError as error:
+            raise StateError(f"the state directory {os.path.dirname(self._file.name)} was removed") from error
+        if (there.st_dev, there.st_ino) != (held.st_dev, held.st_ino):
+            raise StateError(
+                f"another tailrace process took over the state directory {os.path.dirname(self._file.name)}"
+            )
+
+    def touch(self) -> None:
+        os.utime(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Storage:
+    """One folder. Names are plain file names; sub-folders are Storages of their own."""
+
+    def __init__(self, path: str) -> None:
+        self.path: str
+        self.filesystem, self.path = fs.FileSystem.from_uri(path) if "://" in path else (fs.LocalFileSystem(), path)
+        self.is_local = isinstance(self.filesystem, fs.LocalFileSystem)
+        self._url = path
+
+    def __reduce__(self) -> tuple[type[Storage], tuple[str]]:
+        return Storage, (self._url,)
+
+    def folder(self, name: str) -> Storage:
+        address, question, parameters = self._url.partition("?") if "://" in self._url else (self._url, "", "")
+        return Storage(f"{address.rstrip('/')}/{name}{question}{parameters}")
+
+    def create(self) -> None:
+        with _state_errors(self):
+            if self.is_local:
+                _create_locally(self.path)
+            else:
+                self.filesystem.create_dir(self.path, recursive=True)
+
+    def exists(self) -> bool:
+        with _state_errors(self, "read"):
+            return bool(self.filesystem.get_file_info(self.path).type is fs.FileType.Directory)
+
+    def remove(self) -> None:
+        """The folder with all that is in it."""
+        with _state_errors(self):
+            self.filesystem.delete_dir(self.path)
+
+    def sizes(self, suffix: str) -> dict[str, int]:
+        """The files whose name ends with `suffix`, and their sizes. A folder that is not there is empty."""
+        return {name: size for name, (size, _) in self.files(suffix).items()}
+
+    def files(self, suffix: str) -> dict[str, tuple[int, float]]:
+        """As `sizes`, with the time when each was written, in seconds since 1970."""
+        with _state_errors(self, "read"):
+            if self.is_local:
+                return _local_files(self.path, suffix)
+            infos = self.filesystem.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
+        files = [i for i in infos if i.type is fs.FileType.File and i.base_name.endswith(suffix)]
+        return {i.base_name: (i.size, i.mtime.timestamp() if i.mtime else 0.0) for i in files}
+
+    def read(self, name: str, length: int | None = None, at: int = 0) -> bytes:
+        """`length` bytes from `at`, or all there are. Raises FileNotFoundError."""
+        if self.is_local:
+            with open(self._join(name), "rb") as file:
+                file.seek(at)
+                return file.read(-1 if length is None else length)
+        with self.filesystem.open_input_file(self._join(name)) as file:
+            file.seek(at)
+            return bytes(file.read(length))
+
+    def open(self, name: str) -> IO[bytes]:
+        """A file to be read from its beginning to its end. Raises FileNotFoundError."""
+        if self.is_local:
+            return open(self._join(name), "rb")
+        stream: IO[bytes] = self.filesystem.open_input_stream(self._join(name), buffer_size=READ_BYTES)
+        return stream
+
+    def decode(self, name: str, kind: type[T]) -> T:
+        """A small JSON file. Raises FileNotFoundError or msgspec.MsgspecError.
+
+        An object store tells an object's size before its content: what is replaced in between is read again.
+        """
+        for _ in range(0 if self.is_local else TRIES):
+            with suppress(msgspec.MsgspecError):
+                return msgspec.json.decode(self.read(name), type=kind)
+            time.sleep(TRY_SECONDS)
+        return msgspec.json.decode(self.read(name), type=kind)
+
+    def publish(self, name: str, data: bytes) -> None:
+        self._publish(name, [data], lambda _: None)
+
+    def publish_segment(self, name: str, parts: Iterable[Any]) -> int:
+        """`parts` are anything with bytes in it, made while the file is written. Returns the size of the file."""
+        return self._publish(name, parts, failpoints.reached)
+
+    def _publish(self, name: str, parts: Iterable[Any], reached: Callable[[str], None]) -> int:
+        with _state_errors(self):
+            if self.is_local:
+                return _publish_locally(self.path, name, parts, reached)
+            beside = name if self.filesystem.type_name in OBJECT_STORES else f"{name}.part"
+            with self.filesystem.open_output_stream(self._join(beside)) as stream:
+                size = _write(stream, parts)
+            if beside != name:
+                self.filesystem.move(self._join(beside), self._join(name))
+            return size
+
+    def delete(self, name: str) -> None:
+        with _state_errors(self):
+            self.filesystem.delete_file(self._join(name))
+
+    def lock(self, name: str) -> Lock | None:
+        """Hold an exclusive lock until it is closed, or raise StateError. None where the system has no such thing."""
+        if not self.is_local:
+            return lease.take(self, name)
+        if not HAS_FLOCK:
+            return None
+        with _state_errors(self):
+            file = open(self._join(name), "w", opener=private)  # noqa: SIM115 - closed by the caller
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                file.close()
+                raise StateError(f"another tailrace process is using the state directory {self.path}") from error
+            return FileLock(file)
+
+    def is_locked(self, name: str) -> bool | None:
+        """Whether somebody holds a lock; disturbs nobody and makes no file. None if that can not be known."""
+        if not self.is_local:
+            held = lease.read(self, name)
+            return held is not None and held.is_fresh
+        return _is_flocked(self._join(name)) if HAS_FLOCK else None
+
+    def touched_at(self, name: str) -> float | None:
+        """When the holder of a lock has last shown that it is at work, in seconds since 1970; None without a lock."""
+        if not self.is_local:
+            held = lease.read(self, name)
+            return None if held is None else held.renewed
+        try:
+            return os.stat(self._join(name)).st_mtime
+        except OSError:
+            return None
+
+    def trouble(self, error: OSError, doing: str = "read") -> StateError:
+        """What an error of the system means. One that may pass is retried: of a store every one may."""
+        kind = StateError if self.is_local and error.errno not in PASSING else StateUnavailable
+        reason = (error.strerror or str(error)).partition("\n")[0].lower()
+        return kind(f"cannot {doing} the state directory {self.path}: {reason}")
+
+    def _join(self, name: str) -> str:
+        return f"{self.path.rstrip('/')}/{name}"
+
+
+def private(path: str, flags: int) -> int:
+    """An opener for files that nobody else may read."""
+    return os.open(path, flags, 0o600)
+
+
+def _create_locally(path: str) -> None:
+    """A folder that is there already keeps its mode: it may be somebody's for other things as well."""
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+
+
+def _is_flocked(path: str) -> bool | None:
+    """Asks for a shared lock for an instant."""
+    try:
+        with open(path) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    return False
+
+
+class _state_errors:  # noqa: N801 - reads as a statement
+    """Turns the operating system's errors into a StateError that names the folder."""
+
+    def __init__(self, storage: Storage, doing: str = "write to") -> None:
+        self.storage = storage
+        self.doing = doing
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError):
+            raise self.storage.trouble(error, self.doing) from error
+
+
+def _local_files(path: str, suffix: str) -> dict[str, tuple[int, float]]:
+    files: dict[str, tuple[int, float]] = {}
+    try:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if entry.name.endswith(suffix):
+                    try:
+                        facts = entry.stat()
+                    except FileNotFoundError:  # deleted by retention a moment ago
+                        continue
+                    files[entry.name] = (facts.st_size, facts.st_mtime)
+    except FileNotFoundError:
+        return {}
+    return files
+
+
+def _publish_locally(folder: str, name: str, parts: Iterable[Any], reached: Callable[[str], None]) -> int:
+    final = Path(folder) / name
+    beside = final.with_name(f"{name}.part")
+    with open(beside, "wb", opener=private) as file:
+        size = _write(file, parts)
+        reached("log-segment-written")
+        file.flush()
+        os.fsync(file.fileno())
+    reached("log-segment-synced")
+    os.replace(beside, final)
+    _sync_folder(folder)
+    return size
+
+
+def _write(file: Any, parts: Iterable[Any]) -> int:
+    size = 0
+    for part in parts:
+        file.write(part)
+        size += len(part)
+    return size
+
+
+def _sync_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""What a Spark task does. Knows nothing of Spark."""

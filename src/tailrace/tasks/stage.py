@@ -1,0 +1,229 @@
+"""What a task does with its part of a micro-batch: read, decode, filter, net, stage."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tailrace.columns.net import NetChanges, drained, net_changes
+from tailrace.errors import TailraceError
+from tailrace.log.reader import LogReader, Slice
+from tailrace.log.segment import SegmentName
+from tailrace.model.changes import Changes
+from tailrace.model.frames import Frames
+from tailrace.model.names import parse_table
+from tailrace.model.schema import TableSchema
+from tailrace.model.watermark import SourceIdentity
+from tailrace.sinks.base import Sink
+from tailrace.sources.base import Source, Visibility
+from tailrace.state.storage import Storage
+
+RUN_ROWS = 65_536
+RUN_BYTES = 32 << 20
+"""A run ends where it has so many rows or would be larger than this; a larger row is a run of its own."""
+
+
+class TablePlan(msgspec.Struct, frozen=True):
+    """Which changes of a table to apply: those after `after` that the snapshot `visibility` (if any) has not seen.
+
+    Changes of the same `relation` under another name are the table's own: it had that name before, or has it by now.
+    """
+
+    after: int = 0
+    visibility: str = ""
+    relation: int = 0
+
+
+class ApplyPlan(msgspec.Struct, frozen=True):
+    """All that tasks need. It travels with the job, so it holds settings and no connections."""
+
+    source: Source
+    sink: Sink
+    log: Storage
+    batch: str
+    tables: dict[str, TablePlan]
+
+
+class PartResult(msgspec.Struct, frozen=True):
+    """A task's receipt. `position`, `source` and `time_us` are those of the last transaction end in its slices.
+
+    Of a table in `failed` nothing is staged. One that is `strayed` was changed under another name than its own.
+    """
+
+    part: int
+    last: int
+    staged: Any
+    position: str
+    source: SourceIdentity | None
+    time_us: int
+    seen: dict[str, int]  # changes a table, whether applied or not
+    schemas: dict[str, list[TableSchema]]  # the versions that were staged, in order
+    truncated: frozenset[str] = frozenset()
+    strayed: frozenset[str] = frozenset()
+    failed: dict[str, TailraceError] = {}
+
+
+class _Found(msgspec.Struct):
+    """What a task comes across besides the changes themselves."""
+
+    seen: dict[str, int] = {}
+    schemas: dict[str, list[TableSchema]] = {}
+    truncated: set[str] = set()
+    strayed: set[str] = set()
+    end: tuple[int, int] = (0, 0)  # position and time of the last transaction
+    source: SourceIdentity | None = None  # whom that was read from
+
+
+def stage_part(plan: ApplyPlan, part: int, slices: list[Slice]) -> PartResult:
+    """Stage all tables but those that can not be; what a table's trouble has broken off is begun again without it."""
+    failed: dict[str, TailraceError] = {}
+    while True:
+        tables = {name: table for name, table in plan.tables.items() if name not in failed}
+        try:
+            result = _stage(msgspec.structs.replace(plan, tables=tables), part, slices)
+        except TailraceError as error:
+            if error.retry or error.table is None or error.table not in tables:
+                raise
+            failed[error.table] = error
+        else:
+            return msgspec.structs.replace(result, failed=failed)
+
+
+def _stage(plan: ApplyPlan, part: int, slices: list[Slice]) -> PartResult:
+    found = _Found()
+    pieces = _net_pieces(plan, slices, found)
+    first = list(itertools.islice(pieces, 1))
+    staged = plan.sink.stage(plan.batch, part, drained(first, pieces)) if first else None
+    position, time_us = found.end
+    text = plan.source.positions(np.array([position]))[0] if position else ""
+    told = (found.seen, found.schemas, frozenset(found.truncated), frozenset(found.strayed))
+    return PartResult(part, slices[-1].last, staged, text, found.source, time_us, *told)
+
+
+def _net_pieces(plan: ApplyPlan, slices: list[Slice], found: _Found) -> Iterator[NetChanges]:
+    """In runs of bounded length, so that memory stays flat whatever the size of a transaction.
+
+    Small slices share a run: what a run costs is mostly per run and table, not per change.
+    """
+    runs: dict[str, list[list[Changes]]] = {}
+    rows = size = 0
+    for piece in slices:
+        for changes in _changes_in(plan, piece, found):
+            if size + changes.nbytes > RUN_BYTES:
+                yield from _net_of_much(runs, found)
+                rows = size = 0
+            _add(runs.setdefault(changes.schema.table, []), changes)
+            rows, size = rows + len(changes), size + changes.nbytes
+            del changes  # what is staged must not be held while the next is read
+            if size > RUN_BYTES:
+                yield from _net_of_much(runs, found)
+                rows = size = 0
+        if rows >= RUN_ROWS:
+            yield from _net_of(runs, found)
+            rows = size = 0
+    yield from _net_of(runs, found)
+
+
+def _changes_in(plan: ApplyPlan, piece: Slice, found: _Found) -> Iterator[Changes]:
+    """The wanted changes of one slice."""
+    name = SegmentName.parse(piece.name)
+    assert name is not None
+    header, frames = LogReader(plan.log).read(name)  # it may have been merged with others since it was planned
+    for table, count in header.tables.items():
+        found.seen[table] = found.seen.get(table, 0) + count
+    if (end := _last_end(frames.transactions, piece.last)) is not None:
+        found.end, found.source = end, header.source
+    yield from filter(len, map(functools.partial(_filter, plan), _decoded(plan, frames, piece, found)))
+
+
+def _decoded(plan: ApplyPlan, frames: Frames, piece: Slice, found: _Found) -> Iterator[Changes]:
+    """The changes of the plan's tables, each under the name that the plan has for it."""
+    relations = {table.relation: name for name, table in plan.tables.items() if table.relation}
+    own = {d.schema.table: relations[d.relation] for d in frames.definitions if d.relation in relations}
+    names = own.keys() | (plan.tables.keys() & frames.tables.keys())
+    try:
+        for changes in plan.source.decode(frames, piece.first, piece.last, names) if names else ():
+            yield from _named(plan, changes, relations.get(changes.schema.relation), found)
+    except TailraceError as error:
+        error.table = error.table if error.table in plan.tables else own.get(error.table or "", error.table)
+        raise
+
+
+def _named(plan: ApplyPlan, changes: Changes, own: str | None, found: _Found) -> Iterator[Changes]:
+    """Changes that came under another name than their table's `own` are applied if the name is one to be captured.
+
+    If it is not, or if it is that of another table, they are not: the table has then `strayed`.
+    """
+    table, is_known = changes.schema.table, changes.schema.table in plan.tables
+    if own in (None, table):
+        yield from [changes] if is_known else []
+    elif not is_known and plan.source.captures(changes.schema):
+        yield _under(changes, str(own))
+    else:
+        if _is_wanted(plan, plan.tables[str(own)], changes).any():
+            found.strayed.add(str(own))
+        yield from [changes] if is_known else []
+
+
+def _under(changes: Changes, table: str) -> Changes:
+    named = parse_table(table)
+    assert named is not None
+    schema, name = named
+    return dataclasses.replace(changes, schema=msgspec.structs.replace(changes.schema, schema=schema, name=name))
+
+
+def _net_of_much(runs: dict[str, list[list[Changes]]], found: _Found) -> Iterator[NetChanges]:
+    """Large runs, whose memory Arrow's allocator would keep for the next one."""
+    yield from _net_of(runs, found)
+    pa.default_memory_pool().release_unused()
+
+
+def _net_of(runs: dict[str, list[list[Changes]]], found: _Found) -> Iterator[NetChanges]:
+    """The runs are taken out, so that nobody holds what is done with."""
+    while runs:
+        table, own = next(iter(runs.items()))
+        del runs[table]
+        versions = found.schemas.setdefault(table, [])
+        while own:
+            run = own.pop(0)
+            if versions[-1:] != [run[0].schema]:
+                versions.append(run[0].schema)
+            for net in net_changes(run):
+                if net.truncate:
+                    found.truncated.add(table)
+                yield net
+
+
+def _add(runs: list[list[Changes]], changes: Changes) -> None:
+    """A run holds one version; a version that comes back after another begins a run of its own."""
+    if not runs or runs[-1][0].schema != changes.schema:
+        runs.append([])
+    runs[-1].append(changes)
+
+
+def _last_end(transactions: Any, last: int) -> tuple[int, int] | None:
+    ends = transactions.column("end").to_numpy()
+    found = np.flatnonzero((ends > 0) & (ends <= last))
+    if not len(found):
+        return None
+    row = int(found[-1])
+    return transactions.column("end_position")[row].as_py(), transactions.column("time_us")[row].as_py()
+
+
+def _filter(plan: ApplyPlan, changes: Changes) -> Changes:
+    return changes.keep(_is_wanted(plan, plan.tables[changes.schema.table], changes))
+
+
+def _is_wanted(plan: ApplyPlan, own: TablePlan, changes: Changes) -> npt.NDArray[np.bool_]:
+    mask = changes.offset > own.after
+    if own.visibility:
+        mask &= ~plan.source.is_visible(changes.xid, Visibility(own.visibility))
+    return mask
