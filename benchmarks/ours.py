@@ -213,7 +213,9 @@ def _frames(messages: Sequence[bytes]) -> Frames:
         connection.execute(f"CREATE TABLE {TABLE} ({COLUMNS})")
         schema, _ = described_schema(connection, relation, 0, {}, None)
     schema = msgspec.structs.replace(schema, key=("id",))
-    return Frames(1, buffer, bounds, transactions, (Definition(relation.id, 0, schema),), {schema.table: 1})
+    return Frames(
+        pgoutput.KIND, 1, buffer, bounds, transactions, (Definition(relation.id, 0, schema),), {schema.table: 1}
+    )
 
 
 def _lsn(text: str) -> int:

@@ -26,12 +26,20 @@ EXTRAS = {"mariadb": "mysql"}
 
 def source_class(url: str) -> Callable[[Pipeline], Source]:
     """The class of the source for this URL."""
-    return _load(_find(SOURCES, url))
+    loaded: Callable[[Pipeline], Source] = _load(_find(SOURCES, url))
+    return loaded
 
 
 def sink_class(url: str) -> Callable[[Pipeline, str], Sink]:
     """The class of the sink for this URL."""
-    return _load(_find(SINKS, url))
+    loaded: Callable[[Pipeline, str], Sink] = _load(_find(SINKS, url))
+    return loaded
+
+
+def decoder(kind: str) -> type[Source]:
+    """The class of the source that wrote a segment: it decodes without a database."""
+    loaded: type[Source] = _load(_find(SOURCES, f"{kind}://"))
+    return loaded
 
 
 def make_source(pipeline: Pipeline) -> Source:
@@ -58,12 +66,11 @@ def _find(group: str, url: str) -> EntryPoint:
     return found[0]
 
 
-def _load(entry: EntryPoint) -> Callable[..., Any]:
+def _load(entry: EntryPoint) -> Any:
     try:
-        loaded: Callable[..., Any] = entry.load()
+        return entry.load()
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] == "tailrace":
             raise
         extra = EXTRAS.get(entry.name, entry.name)
         raise MissingExtra(f"pip install 'tailrace[{extra}]'", hint=f"{entry.name}:// needs {error.name}") from error
-    return loaded

@@ -71,7 +71,7 @@ def _copied(sink: Any, source: Any, name: str, times: int) -> tuple[list[Any], l
     with source.export_snapshot() as snapshot:
         for generation in range(1, times + 1):
             chunks = source.plan_snapshot(schema, 65_536)
-            marks = [ChunkMark(schema.table, generation, c.number, {}) for c in chunks]
+            marks = [ChunkMark(generation, c) for c in chunks]
             sink.begin_snapshot(status(schema, TableState.SNAPSHOT), marks, clear=generation == 1)
             for chunk, mark in zip(chunks, marks, strict=True):
                 rows = list(source.read_chunk(schema, chunk, snapshot.id, sink.chunk_form(schema)))

@@ -16,6 +16,7 @@ import pytest
 
 from tailrace import config
 from tailrace.cli.main import main
+from tailrace.model.chunk import Chunk
 from tailrace.model.lifecycle import TableState, TableStatus
 from tailrace.model.schema import Column, TableSchema
 from tailrace.model.types import ColumnType, Kind
@@ -111,7 +112,7 @@ def stopped(file):
     for name, state, loaded in (("parts", TableState.LIVE, 5), ("more", TableState.SNAPSHOT, 2)):
         schema = TableSchema("public", name, (Column("id", ColumnType(Kind.INT32)),), ("id",))
         place = Watermark("log", 7, "0/10")
-        marks = [ChunkMark(schema.table, 2, each, {}, each < loaded, 100 * (each < loaded)) for each in range(5)]
+        marks = [ChunkMark(2, Chunk(schema.table, each, 0), each < loaded, 100 * (each < loaded)) for each in range(5)]
         sink.begin_snapshot(TableStatus(schema.table, state, place, schema, 2, rows=500), marks, clear=True)
     sink.commit(Batch(watermark=Watermark("log", 9, "0/20")), fetch=None)
     sink.close()

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tailrace.columns.net import NetChanges, Partial, net_changes
-from tailrace.model.changes import Changes, Op
+from tailrace.model.changes import NO_TRANSACTIONS, Changes, Op
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.model.types import ColumnType, Kind, arrow_type
 
@@ -202,9 +202,8 @@ def as_changes(table: Table, run: Sequence[Change], first: int) -> Changes:
         schema=schema,
         op=np.array([change.op for change in run], np.int8),
         offset=np.arange(first, first + count),
-        xid=zeros,
-        time_us=zeros,
-        commit_position=zeros,
+        transaction=zeros,
+        transactions=NO_TRANSACTIONS,
         after=table.batch(blanked),
         unchanged=flags if flags.any() else None,
         before_rows=np.array(before_rows, np.int64),

@@ -115,11 +115,11 @@ def read_all(messages: list[bytes], noise: int) -> list[str]:
     found = [str(pgoutput.parse_relation(m, i)) for i, m in enumerate(messages) if m[:1] == b"R"]
     transactions, still_open = pgoutput.index_transactions(buffer, bounds, kinds, 1, None)
     counts = pgoutput.count_changes(buffer, bounds, kinds)
-    frames = Frames(1, buffer, bounds, transactions, DEFINITIONS)
+    frames = Frames(pgoutput.KIND, 1, buffer, bounds, transactions, DEFINITIONS)
     for piece in pgoutput.decode(frames, 1, frames.last):
         flat = piece.to_arrow()
         flat.validate(full=True)
-        assert flat.schema == change_schema(piece.schema)
+        assert flat.schema == change_schema(piece.schema, pgoutput.TOLD)
         for net in net_changes([piece]):
             net.upserts.validate(full=True)
             net.deletes.validate(full=True)

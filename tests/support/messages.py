@@ -115,7 +115,7 @@ def frames_of(
     for number, count in pgoutput.count_changes(buffer, bounds, kinds).items():
         for table in {d.schema.table for d in known if d.relation == number}:
             tables[table] = tables.get(table, 0) + count
-    return Frames(first, buffer, bounds, transactions, known, tables), still_open
+    return Frames(pgoutput.KIND, first, buffer, bounds, transactions, known, tables), still_open
 
 
 class Feed:

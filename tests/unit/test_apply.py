@@ -6,7 +6,6 @@ import errno
 import os
 
 import msgspec
-import numpy as np
 import pytest
 
 from support.messages import Feed, begin, commit, delete, frames_of, insert, transaction, truncate, update
@@ -16,8 +15,8 @@ from tailrace.log.writer import LogWriter
 from tailrace.model.frames import Definition
 from tailrace.model.schema import Column, TableSchema
 from tailrace.model.types import ColumnType, Kind
-from tailrace.sources.base import Visibility
-from tailrace.sources.postgres import pgoutput, positions, visibility
+from tailrace.sources.postgres import pgoutput
+from tailrace.sources.postgres.source import PostgresSource
 from tailrace.spark.datasource import plan_parts
 from tailrace.state.storage import Storage
 from tailrace.tasks import stage as apply
@@ -35,14 +34,11 @@ class DecodingSource:
 
     decode = staticmethod(pgoutput.decode)
 
-    def positions(self, values: np.ndarray) -> list[str]:
-        return [positions.format_lsn(value) for value in values.tolist()]
+    end_positions = PostgresSource.end_positions
+    unseen = PostgresSource.unseen
 
     def captures(self, table) -> bool:
         return True
-
-    def is_visible(self, xids: np.ndarray, seen: Visibility) -> np.ndarray:
-        return visibility.is_visible(xids, seen.snapshot)
 
 
 class ListingSink:

@@ -31,6 +31,7 @@ from tailrace.pipeline.table_supervisor import TableSupervisor
 from tailrace.sinks.sql.sqlite.dialect import SqliteSink
 from tailrace.sources.base import Published, TableFacts
 from tailrace.sources.postgres import pgoutput, positions
+from tailrace.sources.postgres.source import PostgresSource
 from tailrace.state import requests
 from tailrace.state.storage import Storage
 from tailrace.tasks.stage import ApplyPlan, PartResult, stage_part
@@ -45,8 +46,7 @@ class Source:
     decode = staticmethod(pgoutput.decode)
     reached = staticmethod(positions.reached)
 
-    def positions(self, values: Any) -> list[str]:
-        return [positions.format_lsn(value) for value in values.tolist()]
+    end_positions = PostgresSource.end_positions
 
 
 class Context:

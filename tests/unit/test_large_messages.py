@@ -98,7 +98,7 @@ def test_a_large_message_that_is_cut_short_is_refused_and_not_read_past(missing,
     frames, _ = frames_of(transaction(insert(1, "a", "bc")), [Definition(1, 0, TEXTS)])
     alone = insert(1, "a", "bc")[:-missing]
     buffer, bounds = pgoutput.pack([alone])
-    cut = type(frames)(2, buffer, bounds, frames.transactions, frames.definitions, frames.tables)
+    cut = type(frames)(frames.kind, 2, buffer, bounds, frames.transactions, frames.definitions, frames.tables)
     with pytest.raises(DecodeError):
         list(decode(cut, 2, 2))
 

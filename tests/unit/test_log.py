@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import pickle
@@ -757,3 +758,38 @@ def test_what_is_written_is_for_its_owner_alone(tmp_path):
     modes = {path.name: path.stat().st_mode & 0o777 for path in found}
     assert len(modes) > 4
     assert modes == {path.name: 0o700 if path.is_dir() else 0o600 for path in found}
+
+
+# --- messages of several changes -------------------------------------------------------------------------------------
+
+
+def test_a_message_may_have_several_offsets(disk):
+    feed = create(disk)
+    frames, _ = frames_of(transaction(*rows(1)))
+    feed.writer.append(widened(frames, 1, 3, 1), "0/2")
+    (name,) = LogReader(disk).names()
+    header, found = LogReader(disk).read(name)
+    assert (name.first, name.last, found.last, found.count) == (1, 5, 5, 3)
+    assert found.widths.tolist() == [1, 3, 1]
+    assert (header.kind, found.kind) == (frames.kind, frames.kind)
+    assert feed.writer.next_offset == 6
+
+
+def test_merged_segments_keep_the_offsets_of_their_messages(disk):
+    feed = create(disk)
+    first, _ = frames_of(transaction(*rows(1)))
+    feed.writer.append(widened(first, 1, 3, 1), "0/2")
+    second, _ = frames_of(transaction(*rows(1)), first=6)
+    feed.writer.append(second, "0/3")
+    assert feed.writer.merge(list(feed.writer.segments), 1 << 20)
+    (name,) = LogReader(disk).names()
+    _, found = LogReader(disk).read(name)
+    assert (name.first, name.last, found.widths.tolist()) == (1, 8, [1, 3, 1, 1, 1, 1])
+
+
+def widened(frames, *widths):
+    """The same messages, with so many offsets each; the one transaction ends with the last."""
+    at = frames.transactions.schema.get_field_index("end")
+    end = pa.array([frames.first + sum(widths) - 1], pa.int64())
+    transactions = frames.transactions.set_column(at, frames.transactions.schema.field(at), end)
+    return dataclasses.replace(frames, widths=np.array(widths, np.uint32), transactions=transactions)

@@ -12,6 +12,7 @@ from tailrace.config.patterns import by_table
 from tailrace.errors import ConfigError, SinkRejected
 from tailrace.log.reader import LogReader
 from tailrace.log.writer import LogWriter
+from tailrace.model.chunk import Chunk
 from tailrace.model.names import parse_table, table_name
 from tailrace.model.schema import Column, TableSchema
 from tailrace.model.types import ColumnType, Kind
@@ -112,5 +113,5 @@ def test_marks_of_the_null_sink_take_any_name(tmp_path):
     (tmp_path / "null" / "n").mkdir(parents=True)
     names = ["public.a/b", "public.a_b", "public.." + "ü" * 31, f'"{"." * 60}"."{chr(10) * 60}"']
     for name in names:
-        assert not sink._mark(ChunkMark(name, 1, 0, {})).exists()
-        sink._mark(ChunkMark(name, 1, 0, {})).touch()
+        assert not sink._mark(ChunkMark(1, Chunk(name, 0, 0))).exists()
+        sink._mark(ChunkMark(1, Chunk(name, 0, 0))).touch()

@@ -12,7 +12,7 @@ from tailrace.columns.net import net_changes
 from tailrace.columns.text import to_text
 from tailrace.errors import DecodeError, SinkRejected, SinkUnavailable, ValueRefused, about
 from tailrace.model import extremes, shapes
-from tailrace.model.changes import Changes, Op, concat
+from tailrace.model.changes import NO_TRANSACTIONS, Changes, Op, concat
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.model.types import ColumnType, Kind
 from tailrace.sinks.sql.composing import compose
@@ -51,7 +51,7 @@ def changes(schema: TableSchema, op: Op, *columns: pa.Array) -> Changes:
     before_rows = np.arange(rows.num_rows) if has_before else zeros[:0]
     before = rows if has_before else rows.slice(0, 0)
     ops = np.full(rows.num_rows, op, np.int8)
-    return Changes(schema, ops, zeros, zeros, zeros, zeros, rows, None, before_rows, before)
+    return Changes(schema, ops, zeros, zeros, NO_TRANSACTIONS, rows, None, before_rows, before)
 
 
 def test_arrays_of_several_shapes_are_several_keys() -> None:

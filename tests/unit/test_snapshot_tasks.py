@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tailrace.model.chunk import Chunk
 from tailrace.model.schema import TableSchema
 from tailrace.sinks.base import ChunkMark
 from tailrace.tasks.load import TASK_BYTES, ChunkWork, grouped
@@ -11,11 +12,11 @@ MIB = 1 << 20
 
 def work(*sizes: int) -> list[ChunkWork]:
     schema = TableSchema("public", "items", (), ())
-    return [ChunkWork(schema, ChunkMark(schema.table, 1, number, {"bytes": size})) for number, size in enumerate(sizes)]
+    return [ChunkWork(schema, ChunkMark(1, Chunk(schema.table, number, size))) for number, size in enumerate(sizes)]
 
 
 def sizes_of(groups: list[list[ChunkWork]]) -> list[int]:
-    return sorted(sum(item.mark.chunk["bytes"] for item in group) for group in groups)
+    return sorted(sum(item.mark.chunk.bytes for item in group) for group in groups)
 
 
 def test_few_chunks_are_shared_by_all_slots_in_equal_parts():

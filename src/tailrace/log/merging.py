@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from tailrace.log.segment import SegmentName
@@ -49,10 +50,19 @@ def merged(parts: Sequence[Frames]) -> Frames:
         for table, count in part.tables.items():
             tables[table] = tables.get(table, 0) + count
     return Frames(
+        kind=parts[0].kind,
         first=parts[0].first,
         buffer=np.concatenate([*bodies, np.zeros(PADDING, np.uint8)]),
         bounds=np.concatenate([*bounds, ends[-1:]]),
         transactions=pa.concat_batches([part.transactions for part in parts]),
         definitions=tuple(dict.fromkeys(each for part in parts for each in part.definitions)),
         tables=tables,
+        widths=_widths(parts),
     )
+
+
+def _widths(parts: Sequence[Frames]) -> npt.NDArray[np.uint32] | None:
+    if all(part.widths is None for part in parts):
+        return None
+    ones = [np.ones(part.count, np.uint32) if part.widths is None else part.widths for part in parts]
+    return np.concatenate(ones)

@@ -6,11 +6,10 @@ transaction end is not there for them yet.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
+import pyarrow as pa
 
 from tailrace.errors import LogCorrupt, OffsetGone
 from tailrace.log import segment
@@ -131,11 +130,10 @@ class LogReader:
         header = self.header(newest)
         return Watermark(identity.id, header.committed, header.position, header.source)
 
-    def transactions(self, after: int, last: int) -> npt.NDArray[np.int64]:
-        """The source's ids of the transactions that touch (after, last]."""
-        names = [name for name in self.names() if name.last > after and name.first <= last]
-        found = [self.read(name)[1].transactions.column("xid").to_numpy() for name in names]
-        return np.concatenate(found) if found else np.zeros(0, np.int64)
+    def transactions(self, after: int, last: int) -> Iterator[pa.RecordBatch]:
+        """The transactions that touch (after, last], in the source's own words."""
+        for name in [name for name in self.names() if name.last > after and name.first <= last]:
+            yield self.read(name)[1].transactions
 
     def header(self, name: SegmentName) -> Header:
         """Of the segment that holds what `name` held, if that was merged with its neighbours meanwhile."""

@@ -10,6 +10,7 @@ Layout, version 2, little-endian:
     body      Arrow IPC stream (lz4): the transactions
               blocks (`blocks.py`): the length of each message, u32
               blocks: the messages
+              blocks: how many offsets each message has, u32; only where the header counts the messages
 
 In version 1, which is still read, the messages were one binary column of a second Arrow IPC stream.
 
@@ -84,6 +85,8 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     messages_crc: int = 0  # version 1 only: a block has its own
     begins_at: str = ""  # the position of the previous segment
     source: SourceIdentity | None = None  # whom it was read from
+    kind: str = "postgresql"  # of source, whose decoder reads the messages
+    count: int = 0  # of messages, where it is not that of offsets
 
 
 def encode(
@@ -110,12 +113,15 @@ def encode(
             transactions_length=len(transactions),
             transactions_crc=zlib.crc32(transactions),
             messages_length=int(frames.bounds[-1]),
+            kind=frames.kind,
+            count=0 if frames.widths is None else frames.count,
         )
     )
     prefix = _PREFIX.pack(MAGIC, VERSION, len(header), zlib.crc32(header))
     lengths = np.diff(frames.bounds).astype("<u4").view(np.uint8)
     messages = frames.buffer[: int(frames.bounds[-1])]
-    parts = itertools.chain([prefix, header, transactions], blocks.written(lengths), blocks.written(messages))
+    widths = [] if frames.widths is None else blocks.written(frames.widths.astype("<u4").view(np.uint8))
+    parts = itertools.chain([prefix, header, transactions], blocks.written(lengths), blocks.written(messages), widths)
     return SegmentName(frames.first, committed, frames.last), parts
 
 
@@ -132,13 +138,15 @@ def read(storage: Storage, name: SegmentName) -> tuple[Header, Frames]:
         if zlib.crc32(transactions) != header.transactions_crc:
             raise Damaged("a checksum does not match")
         buffer, bounds = _read_messages(file, header) if version > 1 else _read_stream(file, header)
+        widths = _read_widths(file, header) if header.count else None
         if file.read(1):
             raise Damaged("bytes lie behind its end")
-    return header, Frames(header.first, buffer, bounds, _read_ipc(transactions), header.definitions, header.tables)
+    told = (_read_ipc(transactions), header.definitions, header.tables, widths)
+    return header, Frames(header.kind, header.first, buffer, bounds, *told)
 
 
 def _read_messages(file: Readable, header: Header) -> tuple[np.ndarray, np.ndarray]:
-    lengths = np.empty(header.last - header.first + 1, "<u4")
+    lengths = np.empty(header.count or header.last - header.first + 1, "<u4")
     blocks.read_into(lengths.view(np.uint8), file)
     bounds = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=bounds[1:])
@@ -148,6 +156,14 @@ def _read_messages(file: Readable, header: Header) -> tuple[np.ndarray, np.ndarr
     buffer[header.messages_length :] = 0
     blocks.read_into(buffer[: header.messages_length], file)
     return buffer, bounds
+
+
+def _read_widths(file: Readable, header: Header) -> np.ndarray:
+    widths = np.empty(header.count, "<u4")
+    blocks.read_into(widths.view(np.uint8), file)
+    if int(widths.sum()) != header.last - header.first + 1:
+        raise Damaged("its messages have other offsets")
+    return widths
 
 
 def _read_stream(file: Readable, header: Header) -> tuple[np.ndarray, np.ndarray]:

@@ -1,7 +1,8 @@
 """Changes of one table, a column at a time.
 
 `Changes` is the inner form (numpy and Arrow side by side); `to_arrow` gives the flat change columns that Spark and
-users see: the table's own columns, then `_op _offset _commit_position _commit_time _xid _unchanged _before`.
+users see: the table's own columns, then `_op _offset`, what the source tells of a transaction (`_commit_time` at
+least), `_unchanged` and `_before`.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ class Changes:
     """Rows in log order, all of one table schema.
 
     `after` is the state after the change; for a delete, what was sent of the old row. `unchanged` marks the cells the
-    source did not send. `before` holds one row for each index in `before_rows`: what was sent of the old row.
+    source did not send. `before` holds one row for each index in `before_rows`: what was sent of the old row. Each
+    change is of the transaction in row `transaction` of `transactions`, whose columns are the source's own.
     """
 
     schema: TableSchema
     op: npt.NDArray[np.int8]
     offset: Integers
-    xid: Integers
-    time_us: Integers
-    commit_position: Integers
+    transaction: Integers
+    transactions: pa.RecordBatch
     after: pa.RecordBatch
     unchanged: Flags | None  # rows x columns; None when all was sent
     before_rows: Integers
@@ -70,9 +71,8 @@ class Changes:
             schema=self.schema,
             op=self.op[rows],
             offset=self.offset[rows],
-            xid=self.xid[rows],
-            time_us=self.time_us[rows],
-            commit_position=self.commit_position[rows],
+            transaction=self.transaction[rows],
+            transactions=self.transactions,
             after=self.after.filter(pa.array(mask)),
             unchanged=None if self.unchanged is None else self.unchanged[rows],
             before_rows=renumbered[self.before_rows[kept]],
@@ -88,18 +88,16 @@ class Changes:
 
         Raises ValueRefused for a value that only we could read from them: others would take it for another.
         """
-        flat = change_schema(self.schema)
+        flat = change_schema(self.schema, self.transactions.schema)
         with about(self.schema.table):
             for rows in (self.after, self.before):
                 _refuse_extremes(rows, self.schema)
-        position = pa.array(self.commit_position)
+        transactions = self.transactions.take(pa.array(self.transaction))
         columns = [
             *self.after.columns,
             OP_NAMES.take(pa.array(self.op)),
             pa.array(self.offset),
-            position,
-            pa.array(self.time_us).cast(pa.timestamp("us", "UTC")),
-            pa.array(self.xid),
+            *transactions.columns,
             self._unchanged_names(),
             self._before_struct(),
         ]
@@ -123,21 +121,23 @@ class Changes:
         return pa.StructArray.from_arrays(fields, fields=list(self.schema.arrow), mask=pa.array(absent))
 
 
-def change_schema(schema: TableSchema) -> pa.Schema:
-    """The flat Arrow schema of a table's changes."""
+def change_schema(schema: TableSchema, transactions: pa.Schema) -> pa.Schema:
+    """The flat Arrow schema of a table's changes, from a source that has these columns for a transaction."""
     own = schema.arrow
     return pa.schema(
         [
             *own,
             pa.field("_op", pa.string()),
             pa.field("_offset", pa.int64()),
-            pa.field("_commit_position", pa.int64()),
-            pa.field("_commit_time", pa.timestamp("us", "UTC")),
-            pa.field("_xid", pa.int64()),
+            *transactions,
             pa.field("_unchanged", pa.list_(pa.string())),
             pa.field("_before", pa.struct(list(own))),
         ]
     )
+
+
+NO_TRANSACTIONS = pa.RecordBatch.from_arrays([pa.array([None], pa.timestamp("us", "UTC"))], names=["_commit_time"])
+"""Of changes that have lost theirs: all are of its one row."""
 
 
 def concat(pieces: list[Changes]) -> Changes:
@@ -145,6 +145,7 @@ def concat(pieces: list[Changes]) -> Changes:
     if len(pieces) == 1:
         return pieces[0]
     starts = np.cumsum([0, *(len(piece) for piece in pieces[:-1])])
+    before_each = np.cumsum([0, *(piece.transactions.num_rows for piece in pieces[:-1])])
     unchanged = None
     if any(piece.unchanged is not None for piece in pieces):
         width = len(pieces[0].schema.columns)
@@ -154,9 +155,8 @@ def concat(pieces: list[Changes]) -> Changes:
         schema=pieces[0].schema,
         op=np.concatenate([p.op for p in pieces]),
         offset=np.concatenate([p.offset for p in pieces]),
-        xid=np.concatenate([p.xid for p in pieces]),
-        time_us=np.concatenate([p.time_us for p in pieces]),
-        commit_position=np.concatenate([p.commit_position for p in pieces]),
+        transaction=np.concatenate([p.transaction + s for p, s in zip(pieces, before_each, strict=True)]),
+        transactions=pa.concat_batches([p.transactions for p in pieces]),
         after=_concat_batches([p.after for p in pieces]),
         unchanged=unchanged,
         before_rows=np.concatenate([p.before_rows + s for p, s in zip(pieces, starts, strict=True)]),

@@ -24,12 +24,10 @@ TRANSACTIONS = pa.schema(
     [
         pa.field("begin", pa.int64(), False),  # offset of its first message; may lie in an earlier segment
         pa.field("end", pa.int64(), False),  # offset of its last message; 0 while its end has not been seen
-        pa.field("xid", pa.int64(), False),
         pa.field("time_us", pa.int64(), False),  # commit time, microseconds since 1970
-        pa.field("commit_position", pa.int64(), False),
-        pa.field("end_position", pa.int64(), False),  # where the source resumes after it; 0 while unknown
     ]
 )
+"""What the log must know of a transaction. The source's own columns follow: only the source reads them."""
 
 
 class Definition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,19 +40,25 @@ class Definition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Messages `first … last` of one log, in commit order."""
+    """Messages of one log in commit order, which have the offsets `first … last`, written by a source of this `kind`.
 
+    A message has an offset for each change in it, and at least one: `widths` says how many, where it is not one each.
+    """
+
+    kind: str
     first: int
     buffer: npt.NDArray[np.uint8]  # the messages, then PADDING bytes; one that came alone may lack these
     bounds: Integers  # count + 1 places in the buffer
-    transactions: pa.RecordBatch  # TRANSACTIONS, in order of `begin`
+    transactions: pa.RecordBatch  # TRANSACTIONS and the source's own columns, in order of `begin`
     definitions: tuple[Definition, ...] = ()
     tables: dict[str, int] = field(default_factory=dict)  # changes a table
+    widths: npt.NDArray[np.uint32] | None = None
 
     @property
     def count(self) -> int:
+        """The messages."""
         return len(self.bounds) - 1
 
     @property
     def last(self) -> int:
-        return self.first + self.count - 1
+        return self.first + (self.count if self.widths is None else int(self.widths.sum())) - 1

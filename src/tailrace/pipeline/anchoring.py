@@ -71,5 +71,5 @@ def _ends(log: LogReader, source: Source, name: SegmentName) -> dict[int, str]:
     """Where transactions end in a segment: positions by offset."""
     _, frames = log.read(name)
     ends = frames.transactions.column("end").to_numpy()
-    places = source.positions(frames.transactions.column("end_position").to_numpy())
+    places = source.end_positions(frames.transactions)
     return {end: place for end, place in zip(ends.tolist(), places, strict=True) if end}

@@ -13,12 +13,13 @@ import msgspec
 
 from tailrace import failpoints
 from tailrace.errors import EngineDisturbed, SourceError, TailraceError
+from tailrace.model.chunk import Chunk
 from tailrace.model.lifecycle import COPYING, TableState, TableStatus
 from tailrace.pipeline.evolution import failed
 from tailrace.pipeline.follower import SinkFollower, said_by
 from tailrace.pipeline.threads import WatchedThread
 from tailrace.sinks.base import ChunkMark
-from tailrace.sources.base import Chunk, ExportedSnapshot, TableFacts, TableLocked, TableRewritten
+from tailrace.sources.base import ExportedSnapshot, TableFacts, TableLocked, TableRewritten
 from tailrace.spark.jobs import load_chunks
 from tailrace.tasks.load import ChunkWork, Loaded
 
@@ -219,7 +220,7 @@ class CopyLane:
         started = status.move(
             TableState.SNAPSHOT,
             generation=status.generation + 1,
-            visibility=snapshot.visibility.snapshot,
+            visibility=snapshot.visibility,
             schema=schema,
             rows=0,
             membership=facts.membership,
@@ -239,13 +240,11 @@ class CopyLane:
             and bool(facts.schema.key)
             and facts.schema == status.schema
             and facts.membership == status.membership
-            and files == {mark.chunk["storage"] for mark in mine}
+            and files == {mark.chunk.storage for mark in mine}
         )
 
     def _started(self, started: TableStatus, planned: list[Chunk]) -> list[ChunkWork]:
-        fresh = [
-            ChunkMark(chunk.table, started.generation, chunk.number, msgspec.structs.asdict(chunk)) for chunk in planned
-        ]
+        fresh = [ChunkMark(started.generation, chunk) for chunk in planned]
         with self.sink.lock:
             started = self.sink.sink.begin_snapshot(started, fresh, clear=True)
             self.sink.tables[started.table] = started

@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
-import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -368,8 +367,7 @@ class SinkFollower:
 
     def _has_unseen(self) -> bool:
         """Whether a transaction of the batch under way is not yet to be seen at the source."""
-        running = self.source.running()
-        return bool(len(running)) and bool(np.isin(running, self.log.transactions(*self._range)).any())
+        return not self.source.is_shown(self.log.transactions(*self._range))
 
 
 def _place_after(results: list[PartResult], last: int, before: Watermark) -> Watermark:

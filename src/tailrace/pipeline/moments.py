@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from tailrace.log.reader import LogReader
 from tailrace.pipeline.anchoring import offset_at
@@ -24,20 +26,22 @@ def offset_seen(log: LogReader, source: Source, snapshot: ExportedSnapshot) -> i
     later snapshot will have one.
     """
     last = offset_at(log, source, snapshot.position)
-    ends, xids = _recent(log, last)
-    is_seen = (xids == 0) | source.is_visible(xids, snapshot.visibility)  # 0: a mark of the source's progress
+    ends, is_told = _recent(log, source, last, snapshot.visibility)
+    is_seen = is_told.fill_null(True).to_numpy(zero_copy_only=False)  # null: a mark of the source's progress
     if is_seen.all():
         return last
     first_unseen = int(np.argmin(is_seen))
-    if (is_seen & (xids != 0))[first_unseen:].any() or first_unseen == 0:
+    if pc.any(is_told[first_unseen:]).as_py() or first_unseen == 0:
         return None
     return int(ends[first_unseen - 1])
 
 
-def _recent(log: LogReader, last: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Ends and ids of the transactions that end at `last` or not long before it, in order."""
+def _recent(
+    log: LogReader, source: Source, last: int, visibility: str
+) -> tuple[npt.NDArray[np.int64], pa.BooleanArray]:
+    """The transactions that end at `last` or not long before it, in order: their ends, and which of them are seen."""
     names = [name for name in log.names() if name.holds_end and name.first <= last]
-    newest_us, ends, xids = 0, [], []
+    newest_us, ends, seen = 0, [np.zeros(0, np.int64)], [pa.array([], pa.bool_())]
     for name in reversed(names):
         header, frames = log.read(name)
         newest_us = newest_us or header.last_time_us
@@ -46,6 +50,5 @@ def _recent(log: LogReader, last: int) -> tuple[npt.NDArray[np.int64], npt.NDArr
         end = frames.transactions.column("end").to_numpy()
         chosen = (end > 0) & (end <= last)
         ends.append(end[chosen])
-        xids.append(frames.transactions.column("xid").to_numpy()[chosen])
-    none = [np.zeros(0, np.int64)]
-    return np.concatenate(ends[::-1] or none), np.concatenate(xids[::-1] or none)
+        seen.append(source.seen(frames.transactions.filter(pa.array(chosen)), visibility))
+    return np.concatenate(ends[::-1]), pa.concat_arrays(seen[::-1])

@@ -18,6 +18,7 @@ import msgspec
 import pyarrow as pa
 
 from tailrace.columns.net import NetChanges
+from tailrace.model.chunk import Chunk
 from tailrace.model.lifecycle import TableStatus
 from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
@@ -28,15 +29,21 @@ FetchRows = Callable[[TableSchema, pa.RecordBatch], pa.RecordBatch]
 
 
 class ChunkMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A chunk of a table's snapshot: planned, and loaded or not. `chunk` is the source's own description of it."""
+    """A chunk of a table's snapshot: planned, and loaded or not."""
 
-    table: str
     generation: int
-    number: int
-    chunk: dict[str, Any]
+    chunk: Chunk
     is_loaded: bool = False
     rows: int = 0
     is_beside: bool = False  # where the table's status says so; not remembered with the mark
+
+    @property
+    def table(self) -> str:
+        return self.chunk.table
+
+    @property
+    def number(self) -> int:
+        return self.chunk.number
 
 
 class Rejected(msgspec.Struct, frozen=True):

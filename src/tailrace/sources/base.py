@@ -1,7 +1,8 @@
 """The source contract: what capture, decoding and snapshots need of a database.
 
 A source never writes to its database, apart from the slot and publication it is told to make. Positions are opaque
-strings above this package; `reached` orders them.
+strings above this package; `reached` orders them. Opaque as well: what a snapshot sees (a *visibility*), the place of a
+chunk, and the columns that a segment has for a transaction besides TRANSACTIONS.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from enum import StrEnum
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import msgspec
 import numpy as np
@@ -18,6 +19,7 @@ import pyarrow as pa
 
 from tailrace.errors import SourceUnavailable
 from tailrace.model.changes import Changes
+from tailrace.model.chunk import Chunk
 from tailrace.model.frames import Frames
 from tailrace.model.lifecycle import StoredAs
 from tailrace.model.rows import Rows
@@ -40,29 +42,11 @@ class Finding(msgspec.Struct, frozen=True):
     fix: str = ""
 
 
-class Chunk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One restartable part of a table's copy. `relation`, `first` and `end` mean something to the source only."""
-
-    table: str
-    number: int
-    relation: str
-    first: int
-    end: int
-    storage: int  # changes when the table was rewritten, which voids the plan
-    bytes: int
-
-
-class Visibility(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a snapshot can see, in the source's own words."""
-
-    snapshot: str
-
-
 class ExportedSnapshot(msgspec.Struct, frozen=True):
     """A consistent view that many connections can read under while its owner holds it open."""
 
     id: str
-    visibility: Visibility
+    visibility: str  # what it sees, in the source's own words
     position: str  # no transaction that it sees ends after this place
 
 
@@ -207,8 +191,8 @@ class Source(Protocol):
     def distance(self, position: str, target: str) -> int:
         """Bytes of the source's log between two positions."""
 
-    def positions(self, values: npt.NDArray[np.int64]) -> list[str]:
-        """The positions of a transaction table's column, as strings."""
+    def end_positions(self, transactions: pa.RecordBatch) -> list[str]:
+        """Where each of these transactions of a segment ends, or where a mark stands."""
 
     def capture(
         self, after: str, first_offset: int, described: Mapping[int, TableSchema], known: SourceIdentity | None
@@ -218,9 +202,13 @@ class Source(Protocol):
         `described` are the tables as the log has described them, by their relation.
         """
 
-    def decode(
-        self, frames: Frames, first: int, last: int, tables: Collection[str] | None = None
-    ) -> Iterator[Changes]: ...
+    @staticmethod
+    def decode(frames: Frames, first: int, last: int, tables: Collection[str] | None = None) -> Iterator[Changes]:
+        """The changes that have the offsets `first … last`, of all tables or of these. Asks nobody."""
+
+    transaction_columns: ClassVar[pa.Schema]
+    """What `decode` tells of a transaction; users see it. `_commit_time` at least."""
+
     def export_snapshot(self) -> AbstractContextManager[ExportedSnapshot]: ...
     def plan_snapshot(self, table: TableSchema, chunk_bytes: int) -> list[Chunk]: ...
     def read_chunk(self, table: TableSchema, chunk: Chunk, snapshot: str, form: str = "") -> Iterator[Rows]:
@@ -241,10 +229,15 @@ class Source(Protocol):
         It can not where the table has been rewritten since it was `stored` so.
         """
 
-    def running(self) -> npt.NDArray[np.int64]:
-        """The ids of transactions under way. One that waits for a standby is in the stream, and nobody sees it."""
+    def is_shown(self, transactions: Iterable[pa.RecordBatch]) -> bool:
+        """Whether everybody sees these transactions now. One that waits for a standby is in the stream before."""
 
-    def is_visible(self, xids: npt.NDArray[np.int64], visibility: Visibility) -> npt.NDArray[np.bool_]: ...
+    def seen(self, transactions: pa.RecordBatch, visibility: str) -> pa.BooleanArray:
+        """Which of these transactions a snapshot sees; null for a mark of the source's progress, which is none."""
+
+    def unseen(self, changes: Changes, visibility: str) -> npt.NDArray[np.bool_]:
+        """The changes whose transaction a snapshot does not see. Asks nobody."""
+
     def read_rows(self, table: TableSchema, keys: pa.RecordBatch) -> pa.RecordBatch:
         """The present rows that have these keys."""
 

@@ -28,6 +28,7 @@ from tailrace.log.segment import SegmentName
 from tailrace.model.changes import change_schema
 from tailrace.model.names import parse_table, table_name
 from tailrace.model.schema import TableSchema
+from tailrace.registry import decoder
 from tailrace.spark.places import ReaderHold
 from tailrace.state.layout import HOLD, LOG, READERS
 from tailrace.state.readers import Readers
@@ -62,7 +63,7 @@ class TailraceDataSource(DataSource):
     def schema(self) -> StructType:
         with _whole_sentence():
             table = self.options.get("table")
-            arrow = SLICES if table is None else change_schema(newest_schema(_reader(self.options), table))
+            arrow = SLICES if table is None else _columns(_reader(self.options), table)
             return from_arrow_schema(arrow, prefer_timestamp_ntz=True)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
@@ -173,6 +174,12 @@ def plan_parts(slices: Sequence[Slice], most: int, log: str = "") -> list[InputP
         parts[-1].append(piece)
         done += piece.last - piece.first + 1
     return [SlicePartition(number, part, log) for number, part in enumerate(parts)]
+
+
+def _columns(log: LogReader, table: str) -> pa.Schema:
+    """Of the DataFrame of a table's changes."""
+    schema, newest = newest_schema(log, table), log.names()[-1]
+    return change_schema(schema, decoder(log.header(newest).kind).transaction_columns)
 
 
 def newest_schema(log: LogReader, table: str) -> TableSchema:
@@ -313,8 +320,6 @@ def _read(options: dict[str, str], wanted: pa.Schema, partition: InputPartition)
 
 def typed_changes(log: LogReader, table: str, wanted: pa.Schema, part: SlicePartition) -> Iterator[pa.RecordBatch]:
     """The changes of one table in `part`, every version of it brought to the columns `wanted` by name."""
-    from tailrace.sources.postgres.pgoutput import decode
-
     for piece in part.slices:
         name = SegmentName.parse(piece.name)
         assert name is not None
@@ -322,5 +327,5 @@ def typed_changes(log: LogReader, table: str, wanted: pa.Schema, part: SlicePart
         if header.log_id != part.log:
             raise _of_another_log(log, piece.first - 1)
         if table in header.tables:
-            for changes in decode(frames, piece.first, piece.last, {table}):
+            for changes in decoder(frames.kind).decode(frames, piece.first, piece.last, {table}):
                 yield as_version(changes.to_arrow(), wanted, table)

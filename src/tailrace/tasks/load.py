@@ -10,7 +10,7 @@ import msgspec
 from tailrace.errors import SinkTaken, TailraceError
 from tailrace.model.schema import TableSchema
 from tailrace.sinks.base import ChunkMark, Sink
-from tailrace.sources.base import Chunk, Source, TableLocked, TableRewritten
+from tailrace.sources.base import Source, TableLocked, TableRewritten
 
 TASK_BYTES = 128 << 20
 """What a task should have to read if there is enough of it: starting one costs as much as reading some megabytes."""
@@ -45,7 +45,7 @@ def load_all(source: Source, sink: Sink, snapshot: str, group: Sequence[ChunkWor
 
 
 def _load(source: Source, sink: Sink, snapshot: str, item: ChunkWork) -> Loaded:
-    chunk = msgspec.convert(item.mark.chunk, Chunk)
+    chunk = item.mark.chunk
     try:
         batches = source.read_chunk(item.schema, chunk, snapshot, sink.chunk_form(item.schema))
         rows = sink.load_chunk(item.schema, item.mark, batches)
@@ -73,4 +73,4 @@ def grouped(work: Sequence[ChunkWork], slots: int) -> list[list[ChunkWork]]:
 
 
 def _cost(item: ChunkWork) -> int:
-    return int(item.mark.chunk["bytes"]) + CHUNK_COST_BYTES
+    return item.mark.chunk.bytes + CHUNK_COST_BYTES

@@ -23,7 +23,7 @@ from tailrace.model.names import parse_table
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import SourceIdentity
 from tailrace.sinks.base import Sink
-from tailrace.sources.base import Source, Visibility
+from tailrace.sources.base import Source
 from tailrace.state.storage import Storage
 
 RUN_ROWS = 65_536
@@ -62,8 +62,8 @@ class PartResult(msgspec.Struct, frozen=True):
     last: int
     staged: Any
     position: str
-    source: SourceIdentity | None
     time_us: int
+    source: SourceIdentity | None
     seen: dict[str, int]  # changes a table, whether applied or not
     schemas: dict[str, list[TableSchema]]  # the versions that were staged, in order
     truncated: frozenset[str] = frozenset()
@@ -78,7 +78,8 @@ class _Found(msgspec.Struct):
     schemas: dict[str, list[TableSchema]] = {}
     truncated: set[str] = set()
     strayed: set[str] = set()
-    end: tuple[int, int] = (0, 0)  # position and time of the last transaction
+    position: str = ""  # of the last transaction end
+    time_us: int = 0
     source: SourceIdentity | None = None  # whom that was read from
 
 
@@ -102,10 +103,18 @@ def _stage(plan: ApplyPlan, part: int, slices: list[Slice]) -> PartResult:
     pieces = _net_pieces(plan, slices, found)
     first = list(itertools.islice(pieces, 1))
     staged = plan.sink.stage(plan.batch, part, drained(first, pieces)) if first else None
-    position, time_us = found.end
-    text = plan.source.positions(np.array([position]))[0] if position else ""
-    told = (found.seen, found.schemas, frozenset(found.truncated), frozenset(found.strayed))
-    return PartResult(part, slices[-1].last, staged, text, found.source, time_us, *told)
+    return PartResult(
+        part=part,
+        last=slices[-1].last,
+        staged=staged,
+        position=found.position,
+        time_us=found.time_us,
+        source=found.source,
+        seen=found.seen,
+        schemas=found.schemas,
+        truncated=frozenset(found.truncated),
+        strayed=frozenset(found.strayed),
+    )
 
 
 def _net_pieces(plan: ApplyPlan, slices: list[Slice], found: _Found) -> Iterator[NetChanges]:
@@ -140,7 +149,8 @@ def _changes_in(plan: ApplyPlan, piece: Slice, found: _Found) -> Iterator[Change
     for table, count in header.tables.items():
         found.seen[table] = found.seen.get(table, 0) + count
     if (end := _last_end(frames.transactions, piece.last)) is not None:
-        found.end, found.source = end, header.source
+        found.position, found.time_us = plan.source.end_positions(end)[0], end.column("time_us")[0].as_py()
+        found.source = header.source
     yield from filter(len, map(functools.partial(_filter, plan), _decoded(plan, frames, piece, found)))
 
 
@@ -209,13 +219,11 @@ def _add(runs: list[list[Changes]], changes: Changes) -> None:
     runs[-1].append(changes)
 
 
-def _last_end(transactions: Any, last: int) -> tuple[int, int] | None:
+def _last_end(transactions: pa.RecordBatch, last: int) -> pa.RecordBatch | None:
+    """The last transaction that ends at or before `last`."""
     ends = transactions.column("end").to_numpy()
     found = np.flatnonzero((ends > 0) & (ends <= last))
-    if not len(found):
-        return None
-    row = int(found[-1])
-    return transactions.column("end_position")[row].as_py(), transactions.column("time_us")[row].as_py()
+    return transactions.slice(int(found[-1]), 1) if len(found) else None
 
 
 def _filter(plan: ApplyPlan, changes: Changes) -> Changes:
@@ -225,5 +233,5 @@ def _filter(plan: ApplyPlan, changes: Changes) -> Changes:
 def _is_wanted(plan: ApplyPlan, own: TablePlan, changes: Changes) -> npt.NDArray[np.bool_]:
     mask = changes.offset > own.after
     if own.visibility:
-        mask &= ~plan.source.is_visible(changes.xid, Visibility(own.visibility))
+        mask &= plan.source.unseen(changes, own.visibility)
     return mask

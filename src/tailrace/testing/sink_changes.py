@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.columns.net import NetChanges, Partial
+from tailrace.model.chunk import Chunk
 from tailrace.model.lifecycle import TableState, TableStatus
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.model.types import ColumnType, Kind
@@ -99,8 +100,7 @@ def status(
 
 
 def chunk(schema: TableSchema, number: int = 0, generation: int = 1) -> ChunkMark:
-    described = {"table": schema.table, "number": number, "first": 0, "end": 10, "note": 'a "quoted" ü'}
-    return ChunkMark(schema.table, generation, number, described)
+    return ChunkMark(generation, Chunk(schema.table, number, 10, "1", 'pages 0 to 10 of "quoted" ü'))
 
 
 class SourceRows:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from tailrace.errors import SinkChanged, SinkRejected, SinkTaken
+from tailrace.model.chunk import Chunk
 from tailrace.model.lifecycle import TableStatus
 from tailrace.model.watermark import SourceIdentity, Watermark
 from tailrace.sinks.base import Batch, ChunkMark, Quarantined, Rejected, SinkState
@@ -101,8 +102,8 @@ class Bookkeeping:
     def read(self, session: Session) -> SinkState:
         chunks: dict[str, list[ChunkMark]] = {}
         columns = ["name", "generation", "number", "chunk", "is_loaded", "row_count"]
-        for table, generation, number, chunk, is_loaded, rows in sorted(self._select(session, "chunks", columns)):
-            mark = ChunkMark(table, generation, number, msgspec.json.decode(chunk), bool(is_loaded), rows)
+        for table, generation, _, chunk, is_loaded, rows in sorted(self._select(session, "chunks", columns)):
+            mark = ChunkMark(generation, msgspec.json.decode(chunk, type=Chunk), bool(is_loaded), rows)
             chunks.setdefault(table, []).append(mark)
         return SinkState(self.watermark(session), {status.table: status for status in self.statuses(session)}, chunks)
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tailrace.columns.net import NetChanges, net_changes
 from tailrace.model import shapes
-from tailrace.model.changes import Changes, Op
+from tailrace.model.changes import NO_TRANSACTIONS, Changes, Op
 from tailrace.model.schema import TableSchema
 
 MOST_BYTES = 64 << 20
@@ -86,7 +86,7 @@ def _as_changes(pieces: list[NetChanges]) -> Changes:
     ops = np.concatenate([np.full(batch.num_rows, op, np.int8) for batch, op in both])
     nothing = np.zeros(len(ops), np.int64)
     rows = _concat([batch for batch, _ in both])
-    return Changes(schema, ops, nothing, nothing, nothing, nothing, rows, None, nothing[:0], rows.slice(0, 0))
+    return Changes(schema, ops, nothing, nothing, NO_TRANSACTIONS, rows, None, nothing[:0], rows.slice(0, 0))
 
 
 def _padded(schema: TableSchema, keys: pa.RecordBatch) -> pa.RecordBatch:

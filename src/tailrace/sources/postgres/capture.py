@@ -303,4 +303,4 @@ class PostgresCapture(Capture):
             if not names:
                 raise DecodeError(f"changes of relation {relation} came before its description")
             tables |= {name: tables.get(name, 0) + count for name in names}
-        return Frames(batch.first, buffer, bounds, transactions, tuple(definitions), tables)
+        return Frames(pgoutput.KIND, batch.first, buffer, bounds, transactions, tuple(definitions), tables)

@@ -15,12 +15,29 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.errors import DecodeError, SourceError, ValueRefused
+from tailrace.model import frames as model
 from tailrace.model.changes import Changes, Flags, Op
-from tailrace.model.frames import PADDING, TRANSACTIONS, Definition, Frames
+from tailrace.model.frames import PADDING, Definition, Frames
 from tailrace.model.schema import Identity, TableSchema
 from tailrace.sources.postgres.values.decoders import decode_values
 from tailrace.sources.postgres.values.lanes import HAS_VALUE, UNCHANGED, Bytes, Cells, Integers, big_endian, blank, walk
 
+KIND = "postgresql"
+TRANSACTIONS = pa.schema(
+    [
+        *model.TRANSACTIONS,
+        pa.field("xid", pa.int64(), False),
+        pa.field("commit_position", pa.int64(), False),
+        pa.field("end_position", pa.int64(), False),  # where the source resumes after it; 0 while unknown
+    ]
+)
+TOLD = pa.schema(
+    [
+        pa.field("_commit_position", pa.int64()),
+        pa.field("_commit_time", pa.timestamp("us", "UTC")),
+        pa.field("_xid", pa.int64()),
+    ]
+)
 EPOCH_US = 946_684_800_000_000  # 2000-01-01, PostgreSQL's epoch, in microseconds since 1970
 LANES = 32_768  # rows decoded together: their cursors fit the caches
 LANE_BYTES = 32 << 20  # and their messages in memory, twice; a larger message is decoded alone
@@ -144,8 +161,8 @@ def index_transactions(
     columns = [
         np.concatenate([begin, marks + first]),
         np.concatenate([end, marks + first]),
-        np.concatenate([xid, np.zeros(len(marks), np.int64)]),
         np.concatenate([time, mark_time]),
+        np.concatenate([xid, np.zeros(len(marks), np.int64)]),
         np.concatenate([commit, mark_position]),
         np.concatenate([end_position, mark_position]),
     ]
@@ -274,14 +291,19 @@ def _decode_together(frames: Frames, kinds: Bytes, rows: Integers, schema: Table
         schema=schema,
         op=op,
         offset=rows + frames.first,
-        xid=frames.transactions.column("xid").to_numpy()[transaction],
-        time_us=frames.transactions.column("time_us").to_numpy()[transaction],
-        commit_position=frames.transactions.column("commit_position").to_numpy()[transaction],
+        transaction=transaction,
+        transactions=told_of(frames.transactions),
         after=_typed(buffer, new, schema, len(rows)),
         unchanged=unchanged,
         before_rows=old_rows,
         before=_typed(buffer, old, schema, len(old_rows)),
     )
+
+
+def told_of(transactions: pa.RecordBatch) -> pa.RecordBatch:
+    """What users see of transactions: TOLD."""
+    position, time_us, xid = (transactions.column(name) for name in ("commit_position", "time_us", "xid"))
+    return pa.RecordBatch.from_arrays([position, time_us.cast(pa.timestamp("us", "UTC")), xid], schema=TOLD)
 
 
 def _check_whole(marker: Bytes, op: np.ndarray) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
+import msgspec
 import numpy as np
 import psycopg
 import pyarrow as pa
@@ -18,10 +19,11 @@ from psycopg import sql
 
 from tailrace.errors import DecodeError, SourceRefused, SourceUnavailable, about
 from tailrace.model import shapes
+from tailrace.model.chunk import Chunk
 from tailrace.model.rows import POSTGRES_COPY, EncodedRows, Rows
 from tailrace.model.schema import Column, TableSchema
 from tailrace.model.types import ColumnType
-from tailrace.sources.base import Chunk, ExportedSnapshot, TableLocked, TableRewritten, Visibility
+from tailrace.sources.base import ExportedSnapshot, TableLocked, TableRewritten
 from tailrace.sources.postgres.connection import connect, current_position, server_of, source_errors
 from tailrace.sources.postgres.copy_stream import CopiedRows, check_width, copy_out, together
 from tailrace.sources.postgres.types import has_binary_decoder, text_expression
@@ -63,7 +65,7 @@ def export_snapshot(url: str) -> Iterator[ExportedSnapshot]:
             assert row is not None
             with connect(url) as other:  # after the snapshot was taken: whatever it sees has been written by now
                 position = current_position(other)
-        yield ExportedSnapshot(row[0], Visibility(row[1]), position)
+        yield ExportedSnapshot(row[0], row[1], position)
 
 
 def _import(connection: psycopg.Connection[Any], url: str, snapshot: str) -> None:
@@ -91,6 +93,14 @@ def table_errors(url: str, table: TableSchema, doing: str) -> Iterator[None]:
         raise
 
 
+class Pages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The place of a chunk: pages `first … end - 1` of a relation, whose name is quoted."""
+
+    relation: str
+    first: int
+    end: int
+
+
 def plan(url: str, table: TableSchema, chunk_bytes: int) -> list[Chunk]:
     """Page ranges that together hold every row. Must be called while the snapshot is already held.
 
@@ -105,7 +115,8 @@ def plan(url: str, table: TableSchema, chunk_bytes: int) -> list[Chunk]:
             step = max(chunk_bytes // max(page_bytes, PAGE), 1)
             for first in range(0, max(pages, 1), step):
                 end = min(first + step, max(pages, 1))
-                found.append(Chunk(table.table, len(found), relation, first, end, storage, (end - first) * page_bytes))
+                place = msgspec.json.encode(Pages(relation, first, end)).decode()
+                found.append(Chunk(table.table, len(found), (end - first) * page_bytes, str(storage), place))
         return found
 
 
@@ -145,14 +156,16 @@ def read_chunk(url: str, table: TableSchema, chunk: Chunk, snapshot: str, form: 
     """The rows of one chunk, as the snapshot sees them. Raises TableRewritten if its pages are not the planned ones."""
     is_encoded = form == POSTGRES_COPY and all(has_binary_decoder(column.type) for column in table.columns)
     read = _copy_encoded if is_encoded else _copy_rows
+    pages = msgspec.json.decode(chunk.place, type=Pages)
     with connect(url, application="tailrace copy", lock_seconds=LOCK_SECONDS) as connection:
         try:
             _import(connection, url, snapshot)
             # taking the lock first: from here on nobody can rewrite the table under us
-            connection.execute(f"LOCK TABLE ONLY {chunk.relation} IN ACCESS SHARE MODE".encode())
-            if {_storage(connection, chunk.relation)[0], _seen_storage(connection, chunk.relation)} != {chunk.storage}:
+            connection.execute(f"LOCK TABLE ONLY {pages.relation} IN ACCESS SHARE MODE".encode())
+            files = _storage(connection, pages.relation)[0], _seen_storage(connection, pages.relation)
+            if set(map(str, files)) != {chunk.storage}:
                 raise TableRewritten(chunk.table)
-            yield from read(connection, table, _chunk_query(table, chunk))
+            yield from read(connection, table, _pages_query(table, pages))
             connection.execute("COMMIT")
         except psycopg.errors.UndefinedTable as error:
             raise TableRewritten(chunk.table) from error
@@ -190,9 +203,9 @@ def _from(connection: psycopg.Connection[Any], table: TableSchema) -> str:
     return name if row and row[0] else f"ONLY {name}"
 
 
-def _chunk_query(table: TableSchema, chunk: Chunk) -> str:
-    where = f"ctid >= '({chunk.first},0)'::tid AND ctid < '({chunk.end},0)'::tid"
-    return f"{_select(table)} FROM ONLY {chunk.relation} WHERE {where}"
+def _pages_query(table: TableSchema, pages: Pages) -> str:
+    where = f"ctid >= '({pages.first},0)'::tid AND ctid < '({pages.end},0)'::tid"
+    return f"{_select(table)} FROM ONLY {pages.relation} WHERE {where}"
 
 
 def _select(table: TableSchema, *, as_text: bool = False) -> str:

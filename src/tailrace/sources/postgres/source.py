@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing
 from types import MappingProxyType
 
@@ -15,21 +15,19 @@ from tailrace import config
 from tailrace.config import TablePatterns
 from tailrace.errors import PositionLost, SourceRefused, SourceUnavailable
 from tailrace.model.changes import Changes
-from tailrace.model.frames import Frames
+from tailrace.model.chunk import Chunk
 from tailrace.model.lifecycle import StoredAs
 from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import SourceIdentity
 from tailrace.sources.base import (
     Absence,
-    Chunk,
     ExportedSnapshot,
     Finding,
     Published,
     Source,
     StorageChange,
     TableFacts,
-    Visibility,
 )
 from tailrace.sources.postgres import (
     catalog,
@@ -178,8 +176,8 @@ class PostgresSource(Source):
         """Bytes of the source's log between two positions."""
         return max(positions.parse_lsn(target) - positions.parse_lsn(position), 0)
 
-    def positions(self, values: npt.NDArray[np.int64]) -> list[str]:
-        return [positions.format_lsn(value) for value in values.tolist()]
+    def end_positions(self, transactions: pa.RecordBatch) -> list[str]:
+        return [positions.format_lsn(value) for value in transactions.column("end_position").to_pylist()]
 
     def capture(
         self, after: str, first_offset: int, described: Mapping[int, TableSchema], known: SourceIdentity | None = None
@@ -198,8 +196,8 @@ class PostgresSource(Source):
             mark_seconds=self.settings.heartbeat_ms / 1000,
         )
 
-    def decode(self, frames: Frames, first: int, last: int, tables: Collection[str] | None = None) -> Iterator[Changes]:
-        return pgoutput.decode(frames, first, last, tables)
+    decode = staticmethod(pgoutput.decode)
+    transaction_columns = pgoutput.TOLD
 
     def export_snapshot(self) -> AbstractContextManager[ExportedSnapshot]:
         return snapshot.export_snapshot(self.url)
@@ -213,8 +211,13 @@ class PostgresSource(Source):
     def read_all(self, table: TableSchema, snapshot_id: str | None = None) -> Iterator[pa.RecordBatch]:
         return snapshot.read_all(self.url, table, snapshot=snapshot_id, as_text=True)
 
-    def is_visible(self, xids: npt.NDArray[np.int64], seen: Visibility) -> npt.NDArray[np.bool_]:
-        return visibility.is_visible(xids, seen.snapshot)
+    def seen(self, transactions: pa.RecordBatch, seen_by: str) -> pa.BooleanArray:
+        xids = transactions.column("xid").to_numpy()
+        return pa.array(visibility.is_visible(xids, seen_by), mask=xids == 0)
+
+    def unseen(self, changes: Changes, seen_by: str) -> npt.NDArray[np.bool_]:
+        xids = changes.transactions.column("_xid").to_numpy()
+        return ~visibility.is_visible(xids, seen_by)[changes.transaction]
 
     def read_rows(self, table: TableSchema, keys: pa.RecordBatch) -> pa.RecordBatch:
         return snapshot.read_rows(self.url, table, keys)
@@ -239,12 +242,12 @@ class PostgresSource(Source):
         with source_errors(self.url, "reading the catalog"), connect(self.url) as connection:
             return catalog.absence(connection, table)
 
-    def running(self) -> npt.NDArray[np.int64]:
-        """The transactions that are under way, as the stream numbers them: nobody sees yet what they changed."""
+    def is_shown(self, transactions: Iterable[pa.RecordBatch]) -> bool:
         with source_errors(self.url, "asking which transactions run"), connect(self.url) as connection:
             row = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
             assert row is not None
-            return visibility.running(row[0])
+        running = visibility.running(row[0])
+        return not len(running) or not any(np.isin(running, t.column("xid").to_numpy()).any() for t in transactions)
 
     def drop_slot(self) -> bool:
         """Remove the slot, if it is there."""
