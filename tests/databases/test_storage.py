@@ -135,6 +135,28 @@ def test_a_new_partition_is_looked_into_and_the_others_are_what_they_were(connec
     assert storage.has_rows(connection, [int(each) for each in change.added])
 
 
+def test_a_partition_that_is_told_of_before_it_is_looked_at_is_a_reason_for_a_copy_whatever_became_of_it(
+    connection: psycopg.Connection[Any],
+) -> None:
+    oid, before = look(connection)["root"]
+    assert before.told_of(map(int, before.files)) == before
+    connection.execute("CREATE TABLE brief PARTITION OF root FOR VALUES FROM (20) TO (30)")
+    row = connection.execute("SELECT 'brief'::regclass::oid::bigint").fetchone()
+    assert row is not None
+    told = before.told_of(row)
+    for statement in ("SELECT", "TRUNCATE brief", "DROP TABLE brief"):
+        connection.execute(statement.encode())
+        assert "before anybody looked" in storage.change_of(oid, told, look(connection)["root"][1]).reason
+
+
+def test_a_new_partition_that_was_emptied_is_a_reason_for_a_copy(connection: psycopg.Connection[Any]) -> None:
+    """Its rows may be told of after the look."""
+    before = look(connection)
+    connection.execute("CREATE TABLE brief PARTITION OF root FOR VALUES FROM (20) TO (30)")
+    connection.execute("TRUNCATE brief")
+    assert changes(before, look(connection)) == {"root": "a partition was truncated or rewritten"}
+
+
 def test_a_partition_whose_detaching_was_not_ended_is_none(
     server: PostgresServer, connection: psycopg.Connection[Any]
 ) -> None:

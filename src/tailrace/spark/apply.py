@@ -61,6 +61,7 @@ class PartResult(msgspec.Struct, frozen=True):
     """A task's receipt. `position`, `source` and `time_us` are those of the last transaction end in its slices.
 
     Of a table in `failed` nothing is staged. One that is `strayed` was changed under another name than its own.
+    `leaves` are the parts of tables that changes went through, as far as they are described here.
     """
 
     part: int
@@ -73,6 +74,7 @@ class PartResult(msgspec.Struct, frozen=True):
     schemas: dict[str, list[TableSchema]]  # the versions that were staged, in order
     truncated: frozenset[str] = frozenset()
     strayed: frozenset[str] = frozenset()
+    leaves: dict[str, set[int]] = {}
     failed: dict[str, TailraceError] = {}
 
 
@@ -83,6 +85,7 @@ class _Found(msgspec.Struct):
     schemas: dict[str, list[TableSchema]] = {}
     truncated: set[str] = set()
     strayed: set[str] = set()
+    leaves: dict[str, set[int]] = {}
     end: tuple[int, int] = (0, 0)  # position and time of the last transaction
     source: SourceIdentity | None = None  # whom that was read from
 
@@ -131,7 +134,7 @@ def _stage(plan: ApplyPlan, part: int, slices: list[Slice]) -> PartResult:
     staged = plan.sink.stage(plan.batch, part, drained(first, pieces)) if first else None
     position, time_us = found.end
     text = plan.source.positions(np.array([position]))[0] if position else ""
-    told = (found.seen, found.schemas, frozenset(found.truncated), frozenset(found.strayed))
+    told = (found.seen, found.schemas, frozenset(found.truncated), frozenset(found.strayed), found.leaves)
     return PartResult(part, slices[-1].last, staged, text, found.source, time_us, *told)
 
 
@@ -175,6 +178,7 @@ def _decoded(plan: ApplyPlan, frames: Frames, piece: Slice, found: _Found) -> It
     """The changes of the plan's tables, each under the name that the plan has for it."""
     relations = {table.relation: name for name, table in plan.tables.items() if table.relation}
     own = {d.schema.table: relations[d.relation] for d in frames.definitions if d.relation in relations}
+    _find_leaves(plan, frames, piece, relations, found)
     names = own.keys() | (plan.tables.keys() & frames.tables.keys())
     try:
         for changes in plan.source.decode(frames, piece.first, piece.last, names) if names else ():
@@ -182,6 +186,16 @@ def _decoded(plan: ApplyPlan, frames: Frames, piece: Slice, found: _Found) -> It
     except TailraceError as error:
         error.table = error.table if error.table in plan.tables else own.get(error.table or "", error.table)
         raise
+
+
+def _find_leaves(plan: ApplyPlan, frames: Frames, piece: Slice, relations: dict[int, str], found: _Found) -> None:
+    """The parts of tables that are described in a slice, by a transaction whose changes are wanted."""
+    begins, xids = (frames.transactions.column(name).to_numpy() for name in ("begin", "xid"))
+    for leaf in (d for d in frames.definitions if d.root in relations and piece.first <= d.since <= piece.last):
+        own = plan.tables[relations[leaf.root]]
+        xid = xids[[np.searchsorted(begins, leaf.since, side="right") - 1]]
+        if leaf.since > own.after and not _is_seen(plan, own, xid).any():
+            found.leaves.setdefault(relations[leaf.root], set()).add(leaf.relation)
 
 
 def _named(plan: ApplyPlan, changes: Changes, own: str | None, found: _Found) -> Iterator[Changes]:
@@ -250,10 +264,14 @@ def _filter(plan: ApplyPlan, changes: Changes) -> Changes:
 
 
 def _is_wanted(plan: ApplyPlan, own: TablePlan, changes: Changes) -> npt.NDArray[np.bool_]:
-    mask = changes.offset > own.after
-    if own.visibility:
-        mask &= ~plan.source.is_visible(changes.xid, Visibility(own.visibility))
-    return mask
+    return (changes.offset > own.after) & ~_is_seen(plan, own, changes.xid)
+
+
+def _is_seen(plan: ApplyPlan, own: TablePlan, xids: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Which transactions the table's copy has seen."""
+    if not own.visibility:
+        return np.zeros(len(xids), np.bool_)
+    return plan.source.is_visible(xids, Visibility(own.visibility))
 
 
 def attempt(work: Callable[[], T]) -> tuple[bool, T | TailraceError]:
