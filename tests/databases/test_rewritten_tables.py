@@ -13,6 +13,7 @@ from tailrace.sources.base import TableRewritten
 from tailrace.sources.postgres.source import PostgresSource
 from tailrace.testing import content
 from tailrace.testing.pipelines import RunningPipeline, write_pipeline
+from tailrace.testing.postgres import execute
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
@@ -39,6 +40,26 @@ def test_a_snapshot_that_can_not_see_the_rows_any_more_is_not_taken_for_an_empty
             with pytest.raises(TableRewritten):
                 list(source.read_all(schema, snapshot.id))
         source.drop()
+
+
+def test_a_plan_covers_all_pages_of_whatever_size_they_are(postgres_url: str, source: Any) -> None:
+    """The size of a server's pages is built into it, so the server says another one than it has."""
+    execute(
+        postgres_url,
+        "INSERT INTO items SELECT generate_series(1000, 9000)",
+        "CREATE SCHEMA odd",
+        "CREATE FUNCTION odd.current_setting(text) RETURNS text LANGUAGE sql AS"
+        " $$ SELECT CASE $1 WHEN 'block_size' THEN '4096' ELSE pg_catalog.current_setting($1) END $$",
+    )
+    [schema] = source.tables() if source.prepare() else []
+    pages = source.plan_snapshot(schema, 1 << 30)[-1].end
+    execute(
+        postgres_url,
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = odd, pg_catalog', current_database()); END $$",
+    )
+    assert pages > 10
+    assert source.plan_snapshot(schema, 1 << 30)[-1].end == 2 * pages
+    source.drop()
 
 
 def test_a_rewritten_table_is_copied_again_and_a_truncated_one_need_not_be(postgres_url: str, tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ def connection_error(url: str, error: psycopg.Error) -> SourceError:
 
 _END = """
 SELECT pg_current_wal_insert_lsn()::text, pg_size_bytes(current_setting('wal_segment_size')),
+    current_setting('wal_block_size')::bigint,
     CASE WHEN pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn() THEN pg_current_xact_id() END
 """
 """Only the end of a transaction with a number makes the server flush its last records, and streaming wait for that:
@@ -95,7 +96,7 @@ def current_position(connection: psycopg.Connection[Any]) -> str:
     """The end of the server's log: whatever was committed before lies before it, and it will be streamed soon."""
     row = connection.execute(_END).fetchone()
     assert row is not None
-    return end_of_record(row[0], row[1])
+    return end_of_record(*row[:3])
 
 
 @contextmanager

@@ -29,7 +29,6 @@ from tailrace.sources.postgres.lanes import BINARY, NULL, TEXT, Cells, big_endia
 from tailrace.sources.postgres.types import has_binary_decoder, text_expression
 from tailrace.sources.postgres.values import decode_values
 
-PAGE = 8192
 LOCK_SECONDS = 5.0
 _LEAVES = """
 WITH RECURSIVE part (oid) AS (
@@ -41,6 +40,10 @@ WITH RECURSIVE part (oid) AS (
 SELECT format('%%I.%%I', n.nspname, c.relname), c.oid::bigint
 FROM part JOIN pg_class c ON c.oid = part.oid JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind = 'r' ORDER BY 2
+"""
+_STORAGE = """
+SELECT coalesce(pg_relation_filenode(%s::regclass), 0)::bigint, pg_relation_size(%s::regclass),
+    current_setting('block_size')::bigint
 """
 _SIZE = """
 SELECT pg_relation_size(oid) + coalesce(pg_relation_size(nullif(reltoastrelid, 0)), 0)
@@ -101,8 +104,8 @@ def plan(url: str, table: TableSchema, chunk_bytes: int) -> list[Chunk]:
         found: list[Chunk] = []
         for relation, _ in _leaves(connection, table):
             storage, pages = _storage(connection, relation)
-            page_bytes = max(_size(connection, relation) // pages, PAGE) if pages else 0
-            step = max(chunk_bytes // max(page_bytes, PAGE), 1)
+            page_bytes = _size(connection, relation) // pages if pages else 0
+            step = max(chunk_bytes // max(page_bytes, 1), 1)
             for first in range(0, max(pages, 1), step):
                 end = min(first + step, max(pages, 1))
                 found.append(Chunk(table.table, len(found), relation, first, end, storage, (end - first) * page_bytes))
@@ -116,13 +119,10 @@ def _leaves(connection: psycopg.Connection[Any], table: TableSchema) -> list[tup
 
 
 def _storage(connection: psycopg.Connection[Any], relation: str) -> tuple[int, int]:
-    """The number of the file that holds a table, and how many pages it has."""
-    row = connection.execute(
-        "SELECT coalesce(pg_relation_filenode(%s::regclass), 0)::bigint, pg_relation_size(%s::regclass)",
-        [relation, relation],
-    ).fetchone()
+    """The number of the file that holds a table, and how many pages it has: of what size, the server was built with."""
+    row = connection.execute(_STORAGE, [relation, relation]).fetchone()
     assert row is not None
-    return row[0], -(-row[1] // PAGE)
+    return row[0], -(-row[1] // row[2])
 
 
 def _size(connection: psycopg.Connection[Any], relation: str) -> int:
