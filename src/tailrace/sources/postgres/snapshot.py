@@ -45,6 +45,11 @@ _STORAGE = """
 SELECT coalesce(pg_relation_filenode(%s::regclass), 0)::bigint, pg_relation_size(%s::regclass),
     current_setting('block_size')::bigint
 """
+_NAMES = """
+SELECT ARRAY(SELECT (pg_identify_object_as_address('pg_class'::regclass, %s::oid, number)).object_names[3]
+    FROM unnest(%s::int[]) WITH ORDINALITY listed (number, place) ORDER BY place)
+"""
+"""The names that columns have now, whatever a snapshot says: so do those of a query."""
 _SIZE = """
 SELECT pg_relation_size(oid) + coalesce(pg_relation_size(nullif(reltoastrelid, 0)), 0)
 FROM pg_class WHERE oid = %s::regclass
@@ -141,6 +146,17 @@ def _seen_storage(connection: psycopg.Connection[Any], relation: str) -> int | N
     return None if row is None else int(row[0])
 
 
+def _has_columns(connection: psycopg.Connection[Any], table: TableSchema) -> bool:
+    """Whether the columns of `table` are those of their names, for as long as a lock on one of its parts is held.
+
+    Without a rewrite, and with all its names, a table may have exchanged them.
+    """
+    columns = [column for column in table.columns if column.number > 0]
+    row = connection.execute(_NAMES, [table.relation, [column.number for column in columns]]).fetchone()
+    assert row is not None
+    return bool(row[0] == [column.name for column in columns])
+
+
 def read_chunk(url: str, table: TableSchema, chunk: Chunk, snapshot: str, form: str = "") -> Iterator[Rows]:
     """The rows of one chunk, as the snapshot sees them. Raises TableRewritten if its pages are not the planned ones."""
     is_encoded = form == POSTGRES_COPY and all(has_binary_decoder(column.type) for column in table.columns)
@@ -151,6 +167,8 @@ def read_chunk(url: str, table: TableSchema, chunk: Chunk, snapshot: str, form: 
             # taking the lock first: from here on nobody can rewrite the table under us
             connection.execute(f"LOCK TABLE ONLY {chunk.relation} IN ACCESS SHARE MODE".encode())
             if {_storage(connection, chunk.relation)[0], _seen_storage(connection, chunk.relation)} != {chunk.storage}:
+                raise TableRewritten(chunk.table)
+            if not _has_columns(connection, table):
                 raise TableRewritten(chunk.table)
             yield from read(connection, table, _chunk_query(table, chunk))
             connection.execute("COMMIT")
@@ -267,8 +285,11 @@ def read_rows(url: str, table: TableSchema, keys: pa.RecordBatch) -> pa.RecordBa
     where = f"({', '.join(names)}) IN ({listed})"
     doing = f"reading rows of {table.table}"
     with table_errors(url, table, doing), connect(url) as connection:
+        connection.execute("BEGIN")  # so that nobody alters it before we have looked
         query = f"{_select(table)} FROM {_from(connection, table)} WHERE {where}"
         batches = list(_copy_rows(connection, table, query))
+        if not _has_columns(connection, table):
+            raise SourceRefused(f"{table.table} has other columns by now than the change that is to be completed")
     if not batches:
         return table.no_rows()
     return table.rows([shapes.concat(pieces) for pieces in zip(*(batch.columns for batch in batches), strict=True)])
