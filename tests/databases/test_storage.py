@@ -11,8 +11,12 @@ import psycopg
 import pytest
 
 from tailrace.model.lifecycle import StoredAs
+from tailrace.model.schema import Column, TableSchema
+from tailrace.pipeline.evolution import has_other_text
 from tailrace.sources.base import StorageChange
 from tailrace.sources.postgres import storage
+from tailrace.sources.postgres.catalog import fetch_types
+from tailrace.sources.postgres.types import column_type
 from tailrace.testing import PostgresServer
 from tailrace.testing.plugin import FAST, requires
 
@@ -122,6 +126,30 @@ def test_what_changes_no_row_is_no_reason_for_a_copy(connection: psycopg.Connect
     for statement in statements.split(";"):
         connection.execute(statement.encode())
     assert changes(before, look(connection)) == {}
+
+
+@pytest.mark.parametrize(
+    ("statements", "is_other"),
+    [
+        ("ALTER TYPE mood RENAME VALUE 'a' TO 'z'; ALTER TYPE mood RENAME VALUE 'z' TO 'a'", True),
+        ("ALTER TYPE pair ADD ATTRIBUTE z int; ALTER TYPE pair DROP ATTRIBUTE z", True),
+        ("ALTER TYPE mood ADD VALUE 'c'; ALTER TYPE pair RENAME ATTRIBUTE x TO w; VACUUM FULL pg_enum", False),
+    ],
+)
+def test_that_a_type_had_other_labels_or_attributes_for_a_time_still_shows(
+    connection: psycopg.Connection[Any], statements: str, is_other: bool
+) -> None:
+    connection.execute("CREATE TYPE mood AS ENUM ('a', 'b'); CREATE TYPE pair AS (x int, y mood)")
+
+    def look() -> TableSchema:
+        row = connection.execute("SELECT 'pair'::regtype::oid::bigint").fetchone()
+        assert row is not None
+        return TableSchema("public", "t", (Column("p", column_type(row[0], -1, fetch_types(connection, row))),))
+
+    before = look()
+    for statement in statements.split(";"):
+        connection.execute(statement.encode())
+    assert has_other_text(before, look()) is is_other
 
 
 def test_a_new_partition_is_looked_into_and_the_others_are_what_they_were(connection: psycopg.Connection[Any]) -> None:
