@@ -32,7 +32,8 @@ from contextlib import contextmanager
 class TailraceError(Exception):
     """Base of all errors raised on purpose. Pickles with all it says, so Spark can carry it.
 
-    With a `table` it is that table's own trouble, and nobody else's.
+    With a `table` it is that table's own trouble, and nobody else's. An error may be one to `retry` though its kind is
+    not, or the other way round.
     """
 
     retry = False
@@ -47,11 +48,15 @@ class TailraceError(Exception):
             self.table = table
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (type(self), str(self), self.hint, self.table))
+        return (_rebuild, (type(self), str(self), self.hint, self.table, self.retry))
 
 
-def _rebuild(kind: type[TailraceError], message: str, hint: str | None, table: str | None = None) -> TailraceError:
-    return kind(message, hint=hint, table=table)
+def _rebuild(
+    kind: type[TailraceError], message: str, hint: str | None, table: str | None, retry: bool
+) -> TailraceError:
+    error = kind(message, hint=hint, table=table)
+    error.retry = retry
+    return error
 
 
 class ConfigError(TailraceError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 import time
 from collections import Counter
@@ -17,7 +18,7 @@ import pytest
 
 from support.pipelines import RunningPipeline, tailrace, write_pipeline
 from tailrace import config
-from tailrace.errors import SourceUnavailable
+from tailrace.errors import SourceRefused, SourceUnavailable
 from tailrace.model.schema import Column, TableSchema
 from tailrace.model.types import ColumnType, Kind
 from tailrace.pipeline import preflight, status
@@ -69,6 +70,19 @@ def make_impatient(url: str, milliseconds: int) -> None:
 def idle(seconds: float) -> None:
     """The one place where time itself is what is tested."""
     time.sleep(seconds)
+
+
+def test_what_is_refused_at_the_start_and_may_pass_is_tried_again_later_on(server: PostgresServer, url: str) -> None:
+    role = f"narrow_{next(_numbers)}"
+    execute(url, f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 0")
+    for unusable in ("postgresql://postgres@no-such-host.invalid/shop", server.url_of("postgres", role)):
+        with pytest.raises(SourceRefused) as caught:
+            source_of(unusable).facts()
+        assert caught.value.retry
+        assert pickle.loads(pickle.dumps(caught.value)).retry
+    with pytest.raises(SourceRefused) as caught:
+        source_of(server.url_of("no_such_database")).facts()
+    assert not caught.value.retry
 
 
 def test_a_database_that_ends_idle_sessions_does_not_end_ours(url: str) -> None:

@@ -11,8 +11,12 @@ import psycopg
 import pytest
 
 from tailrace.model.lifecycle import StoredAs
+from tailrace.model.schema import Column, TableSchema
+from tailrace.pipeline.evolution import has_other_text
 from tailrace.sources.base import StorageChange
 from tailrace.sources.postgres import storage
+from tailrace.sources.postgres.catalog import fetch_types
+from tailrace.sources.postgres.types import column_type
 from tailrace.testing import PostgresServer
 from tailrace.testing.plugin import FAST, requires
 
@@ -124,6 +128,30 @@ def test_what_changes_no_row_is_no_reason_for_a_copy(connection: psycopg.Connect
     assert changes(before, look(connection)) == {}
 
 
+@pytest.mark.parametrize(
+    ("statements", "is_other"),
+    [
+        ("ALTER TYPE mood RENAME VALUE 'a' TO 'z'; ALTER TYPE mood RENAME VALUE 'z' TO 'a'", True),
+        ("ALTER TYPE pair ADD ATTRIBUTE z int; ALTER TYPE pair DROP ATTRIBUTE z", True),
+        ("ALTER TYPE mood ADD VALUE 'c'; ALTER TYPE pair RENAME ATTRIBUTE x TO w; VACUUM FULL pg_enum", False),
+    ],
+)
+def test_that_a_type_had_other_labels_or_attributes_for_a_time_still_shows(
+    connection: psycopg.Connection[Any], statements: str, is_other: bool
+) -> None:
+    connection.execute("CREATE TYPE mood AS ENUM ('a', 'b'); CREATE TYPE pair AS (x int, y mood)")
+
+    def look() -> TableSchema:
+        row = connection.execute("SELECT 'pair'::regtype::oid::bigint").fetchone()
+        assert row is not None
+        return TableSchema("public", "t", (Column("p", column_type(row[0], -1, fetch_types(connection, row))),))
+
+    before = look()
+    for statement in statements.split(";"):
+        connection.execute(statement.encode())
+    assert has_other_text(before, look()) is is_other
+
+
 def test_a_new_partition_is_looked_into_and_the_others_are_what_they_were(connection: psycopg.Connection[Any]) -> None:
     before = look(connection)
     connection.execute("CREATE TABLE fresh PARTITION OF root FOR VALUES FROM (20) TO (30)")
@@ -133,6 +161,28 @@ def test_a_new_partition_is_looked_into_and_the_others_are_what_they_were(connec
     assert not storage.has_rows(connection, [int(each) for each in change.added])
     connection.execute("INSERT INTO root VALUES (20, 'x')")
     assert storage.has_rows(connection, [int(each) for each in change.added])
+
+
+def test_a_partition_that_is_told_of_before_it_is_looked_at_is_a_reason_for_a_copy_whatever_became_of_it(
+    connection: psycopg.Connection[Any],
+) -> None:
+    oid, before = look(connection)["root"]
+    assert before.told_of(map(int, before.files)) == before
+    connection.execute("CREATE TABLE brief PARTITION OF root FOR VALUES FROM (20) TO (30)")
+    row = connection.execute("SELECT 'brief'::regclass::oid::bigint").fetchone()
+    assert row is not None
+    told = before.told_of(row)
+    for statement in ("SELECT", "TRUNCATE brief", "DROP TABLE brief"):
+        connection.execute(statement.encode())
+        assert "before anybody looked" in storage.change_of(oid, told, look(connection)["root"][1]).reason
+
+
+def test_a_new_partition_that_was_emptied_is_a_reason_for_a_copy(connection: psycopg.Connection[Any]) -> None:
+    """Its rows may be told of after the look."""
+    before = look(connection)
+    connection.execute("CREATE TABLE brief PARTITION OF root FOR VALUES FROM (20) TO (30)")
+    connection.execute("TRUNCATE brief")
+    assert changes(before, look(connection)) == {"root": "a partition was truncated or rewritten"}
 
 
 def test_a_partition_whose_detaching_was_not_ended_is_none(

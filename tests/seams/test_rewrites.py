@@ -5,7 +5,8 @@ None of it is followed by a change of the table, which might tell.
 
 from __future__ import annotations
 
-from contextlib import suppress
+import sqlite3
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psycopg
@@ -21,9 +22,15 @@ PLAIN = (
     *("filled", "scaled", "vacuumed", "boxed", "remade", "odd", "called_0"),
     *("labelled", "paired", "renamed_back", "lent", "rekeyed", "turned"),
 )
+BRIEF = {
+    "brief_dropped": "DROP TABLE aside.brief_dropped_9",
+    "brief_detached": "ALTER TABLE brief_detached DETACH PARTITION aside.brief_detached_9",
+    "brief_emptied": "TRUNCATE aside.brief_emptied_9",
+}
+"""Each has a ninth partition for a moment, and how that ends."""
 PARTITIONED = (
     *("emptied", "dropped", "detached", "attached", "shed_0"),
-    *("returned", "nested", "pending", "flipped", "visited", "passed", "calm"),
+    *("returned", "nested", "pending", "flipped", "visited", "passed", "calm", *BRIEF),
 )
 """Each has the partitions `aside.<name>_1` to `_4`, of which none is a table of the pipeline by itself."""
 
@@ -103,6 +110,24 @@ def hide(url: str, number: int) -> None:
     )
 
 
+def come_and_go(pipeline: RunningPipeline, url: str, replica: Path) -> None:
+    """Partitions whose rows are in the sink already when they go, most likely before anybody has looked at them."""
+    for table in BRIEF:
+        execute(
+            url,
+            f"CREATE TABLE aside.{table}_9 PARTITION OF {table} {bounds(9)}",
+            f"INSERT INTO {table} VALUES (950, 1)",
+        )
+
+    def has_rows() -> bool:
+        with closing(sqlite3.connect(replica)) as sink:
+            looks = (sink.execute(f"SELECT 1 FROM {table} WHERE id = 950") for table in BRIEF)
+            return all(look.fetchone() for look in looks)
+
+    pipeline.wait_for(has_rows, "rows that are about to go")
+    execute(url, *BRIEF.values())
+
+
 def detach_half(url: str, number: int) -> None:
     """A partition that is gone for readers, though its detaching was not ended."""
     with psycopg.connect(url) as reader, suppress(psycopg.errors.QueryCanceled):
@@ -174,6 +199,7 @@ def test_tables_that_are_rewritten_without_an_event_are_copied_again_and_vacuume
     file = write_pipeline(tmp_path, postgres_url, {"replica": f"sqlite:///{replica}"}, tables=["public.*"])
     with RunningPipeline(file) as pipeline:
         pipeline.wait_until_live(*tables_after(0))
+        come_and_go(pipeline, postgres_url, replica)
         rewrite(postgres_url, 1)
         execute(postgres_url, "ALTER TABLE odd RENAME TO _tailrace_odd")  # which the sink has for tables of its own
         pipeline.wait_for(lambda: has_failed(pipeline, "public._tailrace_odd"), "the sink to refuse a name")

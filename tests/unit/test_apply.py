@@ -35,6 +35,7 @@ class DecodingSource:
     decode = staticmethod(pgoutput.decode)
 
     end_positions = PostgresSource.end_positions
+    seen = PostgresSource.seen
     unseen = PostgresSource.unseen
 
     def captures(self, table) -> bool:
@@ -167,6 +168,21 @@ def test_a_table_that_was_changed_under_the_name_of_another_is_named(renamed):
     result = stage(renamed, {"public.items": TablePlan(relation=7), "public.renamed": TablePlan(relation=9)})
     assert result.strayed == {"public.items"}
     assert result.schemas.keys() == {"public.renamed"}
+
+
+def test_the_parts_that_changes_of_a_table_went_through_are_named(feed):
+    """Unless a snapshot has seen those changes, or the table's own place is behind them."""
+    part = Definition(3, 3, ITEMS, root=1)
+    messages = transaction(insert(1, "1", "a"), insert(1, "2", "b"), xid=100)
+    frames, _ = frames_of(messages, [Definition(1, 0, ITEMS), part], first=feed.writer.next_offset)
+    feed.writer.append(frames, "0/1")
+
+    def leaves(**plan) -> dict[str, set[int]]:
+        return stage(feed, {"public.items": TablePlan(relation=1, **plan)}).leaves
+
+    assert leaves() == leaves(visibility="100:101:100") == {"public.items": {3}}
+    assert leaves(visibility="101:101:") == leaves(after=3) == {}
+    assert stage(feed, {"public.items": TablePlan(relation=2)}).leaves == {}
 
 
 def test_a_key_change_and_a_delete_are_staged_as_deletes(feed):

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.messages import Feed, insert, transaction
+from support.messages import Feed, frames_of, insert, transaction
 from tailrace.config import Pipeline, Sink, Source
 from tailrace.config.patterns import by_table
-from tailrace.errors import ConfigError, SinkRejected
+from tailrace.errors import ConfigError, SinkRejected, StateError
 from tailrace.log.reader import LogReader
 from tailrace.log.writer import LogWriter
 from tailrace.model.chunk import Chunk
+from tailrace.model.frames import Definition
 from tailrace.model.names import parse_table, table_name
 from tailrace.model.schema import Column, TableSchema
 from tailrace.model.types import ColumnType, Kind
@@ -94,6 +95,21 @@ def test_a_change_log_is_asked_for_a_table_by_its_name(tmp_path):
     assert found == list(tables.values())
     with pytest.raises(ConfigError, match="a table's name"):
         newest_schema(LogReader(storage), "a.b.c")
+
+
+def test_a_partition_is_not_read_by_its_name_until_it_is_a_table_by_itself(tmp_path):
+    columns = (Column("id", ColumnType(Kind.INT32, "integer")),)
+    root, leaf = TableSchema("public", "root", columns), TableSchema("public", "leaf", columns)
+    storage = Storage(str(tmp_path / "log"))
+    writer = LogWriter.create(storage, None, "0/1")
+    log = LogReader(storage)
+    described = [Definition(1, 0, root), Definition(2, 2, leaf, root=1)]
+    writer.append(frames_of(transaction(insert(1, "1")), described)[0], "0/2")
+    with pytest.raises(StateError, match=r"public\.leaf is a partition: its changes come as those of public\.root"):
+        newest_schema(log, "leaf")
+    writer.append(frames_of(transaction(insert(2, "1")), [Definition(2, 4, leaf)], first=4)[0], "0/3")
+    assert newest_schema(log, "leaf") == leaf
+    writer.close()
 
 
 def test_targets_with_dots_are_not_mistaken_for_each_other():

@@ -6,7 +6,7 @@ import pytest
 
 from tailrace.sources.postgres.positions import end_of_record, format_lsn, parse_lsn, reached
 
-SEGMENT = 16 << 20
+SEGMENT, PAGE = 16 << 20, 8192
 
 
 @pytest.mark.parametrize("text", ["0/0", "0/16B3748", "16/B374D848", "FFFFFFFF/FFFFFFFF"])
@@ -29,4 +29,9 @@ def test_positions_are_compared_as_numbers() -> None:
     ],
 )
 def test_the_end_of_a_record_lies_before_the_header_of_the_next_page(insert: str, end: str) -> None:
-    assert end_of_record(insert, SEGMENT) == end
+    assert end_of_record(insert, SEGMENT, PAGE) == end
+
+
+def test_pages_of_the_log_have_the_size_that_the_server_was_built_with() -> None:
+    assert end_of_record("0/1002018", SEGMENT, 2 * PAGE) == "0/1002018"
+    assert end_of_record("0/1001018", SEGMENT, PAGE // 2) == "0/1001000"

@@ -172,6 +172,15 @@ def test_changes_through_a_partition_that_is_gone_have_a_description_of_their_ow
     assert unlike(messages[:cut], messages[cut:] + following) == [(2, False), (4, True), (8, False)]
 
 
+def test_a_partition_is_described_with_its_root_and_without_one_once_it_is_a_table_by_itself():
+    capture = CaptureWithoutServer()
+    capture._departed = DepartedByHand("")
+    frames = capture.index(
+        *transaction(NAMED, LEAF, insert(5, "1"), insert(5, "2")), *transaction(LEAF, insert(7, "3"))
+    )
+    assert [(each.relation, each.since, each.root) for each in frames.definitions] == [(5, 2, 0), (7, 3, 5), (7, 8, 0)]
+
+
 def test_a_description_that_follows_another_is_not_always_a_partition_s():
     assert unlike(transaction(NAMED, PLAIN, truncate(5, 6))) == [(2, False)]
     assert unlike(transaction(NAMED, insert(5, "1"), PLAIN, insert(6, "1"), insert(5, "1"))) == [(2, False)]

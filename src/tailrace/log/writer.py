@@ -162,7 +162,7 @@ class LogWriter:
     def _is_news(self, definition: Definition) -> bool:
         """A source repeats itself after a restart: that is no news, unless the table had another name meanwhile."""
         known = self._tables.get(definition.schema.table)
-        if known is None or (known.relation, known.schema) != (definition.relation, definition.schema):
+        if known is None or msgspec.structs.replace(definition, since=known.since) != known:
             return True
         return any(known.since < each.since for each in self._tables.values() if each.relation == known.relation)
 

@@ -31,11 +31,15 @@ TRANSACTIONS = pa.schema(
 
 
 class Definition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Messages of `relation` at offset `since` and later have this schema, until the next definition."""
+    """Messages of `relation` at offset `since` and later have this schema, until the next definition.
+
+    Changes of one with a `root` come as changes of that: it is described, and has no messages of its own.
+    """
 
     relation: int
     since: int
     schema: TableSchema
+    root: int = 0
 
 
 @dataclass(frozen=True, slots=True)

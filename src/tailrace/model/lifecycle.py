@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 import msgspec
@@ -43,17 +44,31 @@ MOVES: dict[TableState, frozenset[TableState]] = {
 """Every move there is. A table is copied again from any state."""
 
 
+UNSEEN = 0
+"""No file has this number."""
+
+
 class StoredAs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a source stores a table in, at the time of its copy: what changes without a change event shows here.
 
     `files` are its relations (a table, or each leaf of a partitioned one), each with the number of its file; `columns`
     changes whenever a column was altered. `marks` are the source's words for what was undone again since: for the
-    table itself, and for each leaf. An earlier version stored none.
+    table itself, and for each leaf. An earlier version stored none. The file of a leaf that the stream has told of, and
+    that nobody has looked at yet, is UNSEEN.
     """
 
     files: dict[str, int]
     columns: str
     marks: dict[str, str] = {}
+
+    @property
+    def has_unseen(self) -> bool:
+        return UNSEEN in self.files.values()
+
+    def told_of(self, leaves: Iterable[int]) -> StoredAs:
+        """With leaves that changes went through, whether or not they are still there."""
+        unseen = {str(leaf): UNSEEN for leaf in leaves if str(leaf) not in self.files}
+        return msgspec.structs.replace(self, files=self.files | unseen) if unseen else self
 
 
 class TableStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

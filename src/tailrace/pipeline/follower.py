@@ -143,6 +143,12 @@ class SinkFollower:
         return all(s.state is TableState.LIVE or s.state in ASIDE for s in list(self.tables.values()))
 
     @property
+    def has_unseen(self) -> bool:
+        """The stream has told of parts of a live table that nobody has looked at yet."""
+        live = (s for s in list(self.tables.values()) if s.state is TableState.LIVE)
+        return any(status.stored is not None and status.stored.has_unseen for status in live)
+
+    @property
     def failures(self) -> list[TableStatus]:
         return [status for status in list(self.tables.values()) if status.state is TableState.FAILED]
 
@@ -214,7 +220,7 @@ class SinkFollower:
         self._range = (first, last)
         place = _place_after(results, last, statuses[0].watermark)
         outcome = evolve(self.source, self.sink, {s.table: s for s in statuses}, results)
-        outcome = _strayed(outcome, statuses, results)
+        outcome = _told(_strayed(outcome, statuses, results), results)
         truncated = {table for result in results for table in result.truncated}
         for status in statuses:
             if status.table not in outcome.held:
@@ -318,7 +324,7 @@ class SinkFollower:
         mark = _place_after(results, results[-1].last, self.watermark)
         known = {t: self.tables[t] for t in live}
         outcome = evolve(self.source, self.sink, known, results, self.watermark)
-        outcome = _strayed(outcome, known.values(), results, self.watermark)
+        outcome = _told(_strayed(outcome, known.values(), results, self.watermark), results)
         self._refuse_failures(results)
         before = {t: self.tables[t].state for t in live}
         self.applied += self._commit(results, outcome, mark)
@@ -327,7 +333,7 @@ class SinkFollower:
         self.committed_at = time.time()
         for table in (t for t, state in before.items() if self.tables[t].state is not state):
             self.say_table(self.tables[table])
-        if any(table not in self.tables for result in results for table in result.seen):
+        if any(table not in self.tables for result in results for table in result.seen) or self.has_unseen:
             self.unknown.set()
 
     def _refuse_failures(self, results: list[PartResult]) -> None:
@@ -393,6 +399,16 @@ def _strayed(
     }
     evolved = tuple(change for change in outcome.evolved if change.schema.table not in again)
     return Evolution(outcome.tables | again, outcome.held | again.keys(), evolved)
+
+
+def _told(outcome: Evolution, results: list[PartResult]) -> Evolution:
+    """What `outcome` becomes where changes went through parts of a table that it was not stored in: see StoredAs."""
+    tables = dict(outcome.tables)
+    for table, leaves in (each for result in results for each in result.leaves.items()):
+        status = tables[table]
+        if table not in outcome.held and status.stored is not None:
+            tables[table] = msgspec.structs.replace(status, stored=status.stored.told_of(leaves))
+    return msgspec.structs.replace(outcome, tables=tables)
 
 
 def _stepped(status: TableStatus, place: Watermark, *, is_whole: bool, finish: bool) -> TableStatus:

@@ -430,7 +430,7 @@ class Runner:
         if self._target_end is None:
             self._target_end = progress.end
         return all(
-            keeper.is_settled and follower.is_live and follower.watermark.offset >= self._target_end
+            follower.watermark.offset >= self._target_end and follower.is_live and keeper.is_settled
             for follower, keeper in zip(self._followers, self._keepers, strict=True)
             if follower.name not in self._given_up
         )

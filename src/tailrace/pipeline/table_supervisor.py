@@ -10,7 +10,7 @@ import msgspec
 
 from tailrace import config, failpoints
 from tailrace.errors import EngineDisturbed, SinkRejected, SourceError, SourceRefused, TailraceError
-from tailrace.model.lifecycle import ASIDE, CATCHING_UP, TableState, TableStatus
+from tailrace.model.lifecycle import ASIDE, CATCHING_UP, StoredAs, TableState, TableStatus
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import Watermark
 from tailrace.pipeline.copying import Copies, lanes
@@ -48,7 +48,8 @@ class TableSupervisor:
         self._retries: dict[str, tuple[float, float]] = {}  # of tables that failed: when, and after which wait
         self._error: TailraceError | None = None
         self._is_published = False  # no table waits to be published
-        self.is_settled = False  # the source's tables have been looked at, and what was asked of us is heard
+        self._looked_at: dict[str, StoredAs | None] = {}  # where tables were stored before the last look
+        self._is_settled = False
         self._thread = WatchedThread(self._run, f"tables of {sink.name}")
 
     def start(self) -> None:
@@ -72,6 +73,11 @@ class TableSupervisor:
         """Why one of the threads has ended, if it did."""
         errors = (self._error, self._thread.error, *(lane.error for lane in self._lanes))
         return next((error for error in errors if error is not None), None)
+
+    @property
+    def is_settled(self) -> bool:
+        """The source's tables have been looked at, and what was asked of us is heard."""
+        return self._is_settled and not self.sink.has_unseen
 
     def _run(self) -> None:
         backoff = BACKOFF_SECONDS[0]
@@ -103,7 +109,7 @@ class TableSupervisor:
     def _step(self) -> None:
         self._discover()
         self._hear_requests()
-        self.is_settled = self._is_published and not self._untold
+        self._is_settled = self._is_published and not self._untold
         self.sink.make_sure()
         groups = self._catching_up()
         for group in groups:
@@ -123,6 +129,7 @@ class TableSupervisor:
         self.sink.sink.check_claim()
         published = self._publish()
         began = time.monotonic()
+        self._looked_at = {table: status.stored for table, status in list(self.sink.tables.items())}
         facts = self.source.facts(published.refused)
         self._discover_seconds = min(max(DISCOVER_SECONDS, LOOK_SHARE * (time.monotonic() - began)), LONGEST_SECONDS)
         self.copies.learn(facts)
@@ -179,12 +186,18 @@ class TableSupervisor:
             elif known.state is TableState.FAILED:
                 if self._is_worth_a_try(known, facts):
                     self._copy_again(known, facts, "it is tried again")
+            elif self._is_newer(known):
+                self.sink.unknown.set()
             elif (reason := self._break(known, facts)) is not None:
                 self._copy_again(known, facts, reason)
             elif known.state is TableState.LIVE:
                 self._follow_storage(known, facts)
                 self._evolve(facts)
                 self._note(facts)
+
+    def _is_newer(self, known: TableStatus) -> bool:
+        """Whether we know more of where a table is stored than the last look may have shown."""
+        return known.stored is not None and known.stored != self._looked_at.get(known.table)
 
     def _set_aside(self, known: TableStatus | None, facts: TableFacts) -> None:
         """A table of which the stream does not tell all: it comes back as soon as it does."""
@@ -280,7 +293,7 @@ class TableSupervisor:
 
     def _is_unbroken(self, known: TableStatus, facts: TableFacts) -> bool:
         """Whether nothing but its name has become of a table, apart from what the stream tells."""
-        if known.stored is None or is_behind(known.schema, facts.schema):
+        if known.stored is None or self._is_newer(known) or is_behind(known.schema, facts.schema):
             return False
         return self._break(known, facts) is None
 

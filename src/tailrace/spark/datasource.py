@@ -26,6 +26,7 @@ from tailrace.errors import ConfigError, OffsetGone, StateError, TailraceError
 from tailrace.log.reader import LogIdentity, LogReader, Slice, gone
 from tailrace.log.segment import SegmentName
 from tailrace.model.changes import change_schema
+from tailrace.model.frames import Definition
 from tailrace.model.names import parse_table, table_name
 from tailrace.model.schema import TableSchema
 from tailrace.registry import decoder
@@ -184,9 +185,10 @@ def _columns(log: LogReader, table: str) -> pa.Schema:
 
 def newest_schema(log: LogReader, table: str) -> TableSchema:
     """The latest definition of a table that the log knows; the schema may be left out when it is `public`."""
-    wanted = full_name(table)
-    known = log.tables().get(wanted)
+    wanted, tables = full_name(table), log.tables()
+    known = tables.get(wanted)
     if known is not None:
+        _refuse_partition(known, tables)
         return known.schema
     for name in reversed(log.names()):  # a log from before it kept them apart
         for definition in reversed(log.header(name).definitions):
@@ -196,6 +198,16 @@ def newest_schema(log: LogReader, table: str) -> TableSchema:
         f"the change log in {log.storage.path} holds no change of {wanted}",
         hint="its columns are known from its first change on: wait for that, or give them with .schema(…)",
     )
+
+
+def _refuse_partition(definition: Definition, tables: dict[str, Definition]) -> None:
+    """What is described, and has no changes of its own, would be an empty table for ever."""
+    roots = [name for name, other in tables.items() if other.relation == definition.root]
+    if definition.root:
+        name = roots[0] if roots else "its root"
+        raise StateError(
+            f"{definition.schema.table} is a partition: its changes come as those of {name}", hint=f"read {name}"
+        )
 
 
 def full_name(table: str) -> str:

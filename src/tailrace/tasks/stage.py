@@ -56,6 +56,7 @@ class PartResult(msgspec.Struct, frozen=True):
     """A task's receipt. `position`, `source` and `time_us` are those of the last transaction end in its slices.
 
     Of a table in `failed` nothing is staged. One that is `strayed` was changed under another name than its own.
+    `leaves` are the parts of tables that changes went through, as far as they are described here.
     """
 
     part: int
@@ -68,6 +69,7 @@ class PartResult(msgspec.Struct, frozen=True):
     schemas: dict[str, list[TableSchema]]  # the versions that were staged, in order
     truncated: frozenset[str] = frozenset()
     strayed: frozenset[str] = frozenset()
+    leaves: dict[str, set[int]] = {}
     failed: dict[str, TailraceError] = {}
 
 
@@ -78,6 +80,7 @@ class _Found(msgspec.Struct):
     schemas: dict[str, list[TableSchema]] = {}
     truncated: set[str] = set()
     strayed: set[str] = set()
+    leaves: dict[str, set[int]] = {}
     position: str = ""  # of the last transaction end
     time_us: int = 0
     source: SourceIdentity | None = None  # whom that was read from
@@ -114,6 +117,7 @@ def _stage(plan: ApplyPlan, part: int, slices: list[Slice]) -> PartResult:
         schemas=found.schemas,
         truncated=frozenset(found.truncated),
         strayed=frozenset(found.strayed),
+        leaves=found.leaves,
     )
 
 
@@ -158,6 +162,7 @@ def _decoded(plan: ApplyPlan, frames: Frames, piece: Slice, found: _Found) -> It
     """The changes of the plan's tables, each under the name that the plan has for it."""
     relations = {table.relation: name for name, table in plan.tables.items() if table.relation}
     own = {d.schema.table: relations[d.relation] for d in frames.definitions if d.relation in relations}
+    _find_leaves(plan, frames, piece, relations, found)
     names = own.keys() | (plan.tables.keys() & frames.tables.keys())
     try:
         for changes in plan.source.decode(frames, piece.first, piece.last, names) if names else ():
@@ -165,6 +170,16 @@ def _decoded(plan: ApplyPlan, frames: Frames, piece: Slice, found: _Found) -> It
     except TailraceError as error:
         error.table = error.table if error.table in plan.tables else own.get(error.table or "", error.table)
         raise
+
+
+def _find_leaves(plan: ApplyPlan, frames: Frames, piece: Slice, relations: dict[int, str], found: _Found) -> None:
+    """The parts of tables that are described in a slice, by a transaction whose changes are wanted."""
+    begins = frames.transactions.column("begin").to_numpy()
+    for leaf in (d for d in frames.definitions if d.root in relations and piece.first <= d.since <= piece.last):
+        own = plan.tables[relations[leaf.root]]
+        transaction = frames.transactions.slice(int(np.searchsorted(begins, leaf.since, side="right")) - 1, 1)
+        if leaf.since > own.after and not (own.visibility and plan.source.seen(transaction, own.visibility)[0].as_py()):
+            found.leaves.setdefault(relations[leaf.root], set()).add(leaf.relation)
 
 
 def _named(plan: ApplyPlan, changes: Changes, own: str | None, found: _Found) -> Iterator[Changes]:

@@ -293,7 +293,11 @@ class PostgresCapture(Capture):
     def _index(self, batch: Batch, described: Described) -> Frames:
         buffer, bounds, kinds = batch.buffer, batch.bounds, batch.kinds
         carried = dict(self._tables.definitions)
-        defined = [self._tables.define(schema, batch.first + row) for row, schema in described]
+        roots = self._departed.roots
+        defined = [
+            self._tables.define(schema, batch.first + row, roots.get((row, schema.relation), 0))
+            for row, schema in described
+        ]
         transactions, self._open = pgoutput.index_transactions(buffer, bounds, kinds, batch.first, self._open)
         counts = pgoutput.count_changes(buffer, bounds, kinds)
         definitions = [carried[r] for r in counts if r in carried] + [d for d in defined if d is not None]

@@ -16,10 +16,10 @@ from tailrace.sources.postgres.positions import end_of_record
 from tailrace.sources.postgres.types import CAPTURE_SETTINGS
 
 CONNECT_TIMEOUT_SECONDS = 10
+_PASSING = "could not translate host name|failed to resolve host|too many connections for role"
 _REFUSALS = re.compile(
-    r"authentication failed|no password supplied|does not exist|pg_hba\.conf|could not translate host name"
-    r"|failed to resolve host|permission denied|is not permitted|invalid (URI|connection)|must be superuser"
-    r"|too many connections for role",
+    rf"{_PASSING}|authentication failed|no password supplied|does not exist|pg_hba\.conf|permission denied"
+    r"|is not permitted|invalid (URI|connection)|must be superuser",
     re.IGNORECASE,
 )
 _VANISHED = "could not open relation with OID"  # an internal error of the server's own views
@@ -71,14 +71,21 @@ def server_of(url: str) -> str:
 
 
 def connection_error(url: str, error: psycopg.Error) -> SourceError:
-    """One sentence about why the server cannot be used."""
+    """One sentence about why the server cannot be used.
+
+    A name that leads nowhere, and a role that has as many sessions as it may have, are refused at the start of a run.
+    Later on the name has led somewhere, and the role had sessions: that is tried again.
+    """
     reason = _sentence(error)
     kind = SourceRefused if _REFUSALS.search(reason) else SourceUnavailable
-    return kind(f"cannot connect to PostgreSQL at {server_of(url)}: {reason}")
+    found = kind(f"cannot connect to PostgreSQL at {server_of(url)}: {reason}")
+    found.retry |= bool(re.search(_PASSING, reason))
+    return found
 
 
 _END = """
 SELECT pg_current_wal_insert_lsn()::text, pg_size_bytes(current_setting('wal_segment_size')),
+    current_setting('wal_block_size')::bigint,
     CASE WHEN pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn() THEN pg_current_xact_id() END
 """
 """Only the end of a transaction with a number makes the server flush its last records, and streaming wait for that:
@@ -89,7 +96,7 @@ def current_position(connection: psycopg.Connection[Any]) -> str:
     """The end of the server's log: whatever was committed before lies before it, and it will be streamed soon."""
     row = connection.execute(_END).fetchone()
     assert row is not None
-    return end_of_record(row[0], row[1])
+    return end_of_record(*row[:3])
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 The catalog keeps no trace of them at their root. But the server describes a partition, right after its root, before the
 first change that it sends through it; and if the partition is not the root's any more, the root has to be copied again.
-What makes it so is a description that fits no column, until the next transaction.
+What makes it so is a description that fits no column, until the next transaction. One that is still there goes into the
+log with its root: it may go before anybody looks.
 
 Protocol page: "Logical Replication Message Formats", Relation.
 """
@@ -49,6 +50,7 @@ class Departed:
         self._url = url
         self._last: TableSchema | None = None  # what the very last message described
         self._unlike: dict[int, TableSchema] = {}  # what the roots are whose last description fits no column
+        self.roots: dict[tuple[int, int], int] = {}  # of the last batch's partitions: by row and relation
 
     def begin_stream(self) -> None:
         self._last = None
@@ -57,10 +59,13 @@ class Departed:
     def mark(self, buffer: Bytes, bounds: Integers, kinds: Bytes, described: Described) -> Described:
         """What a batch describes, and the roots whose partitions are gone, each up to the next Begin."""
         relations = [(row, schema) for row, schema in described if kinds[row] == ord("R")]
+        self.roots = {}
         if not relations and not self._unlike:
             self._last = None if (kinds != ord("Y")).any() else self._last
             return described
-        gone = self._gone(list(self._pairs(buffer, bounds, kinds, relations)))
+        pairs = list(self._pairs(buffer, bounds, kinds, relations))
+        self.roots = {(pair.row, pair.leaf): pair.root.relation for pair in pairs}
+        gone = self._gone(pairs)
         marks = [(pair.row, unlike_any(pair.root)) for pair in gone]
         begins = np.flatnonzero(kinds == ord("B")).tolist()
         ends = [*self._ended(-1, self._unlike, begins, relations)]

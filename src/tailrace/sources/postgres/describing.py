@@ -149,14 +149,14 @@ class Descriptions:
         open_ = [doubt for doubt in self._doubts.values() if doubt.message and doubt.until < transaction.position]
         return [self.resolve(doubt.message, doubt.offset, transaction) for doubt in open_ if transaction.xid]
 
-    def define(self, schema: TableSchema, offset: int) -> Definition | None:
+    def define(self, schema: TableSchema, offset: int, root: int = 0) -> Definition | None:
         """The new definition, or None when the server only repeats what we know."""
         known = self.definitions.get(schema.relation)
-        if known is not None and known.schema == schema:
+        if known is not None and (known.schema, known.root) == (schema, root):
             return None
         if (now := known_of(schema)).is_sure:
             self._known[schema.relation] = now
-        self.definitions[schema.relation] = Definition(schema.relation, offset, schema)
+        self.definitions[schema.relation] = Definition(schema.relation, offset, schema, root)
         return self.definitions[schema.relation]
 
     def begin_stream(self) -> None:

@@ -31,7 +31,6 @@ from tailrace.sources.postgres.values.arrays import array_literal
 from tailrace.sources.postgres.values.decoders import decode_values
 from tailrace.sources.postgres.values.lanes import BINARY, NULL, TEXT, Cells, big_endian
 
-PAGE = 8192
 LOCK_SECONDS = 5.0
 _LEAVES = """
 WITH RECURSIVE part (oid) AS (
@@ -44,6 +43,15 @@ SELECT format('%%I.%%I', n.nspname, c.relname), c.oid::bigint
 FROM part JOIN pg_class c ON c.oid = part.oid JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind = 'r' ORDER BY 2
 """
+_STORAGE = """
+SELECT coalesce(pg_relation_filenode(%s::regclass), 0)::bigint, pg_relation_size(%s::regclass),
+    current_setting('block_size')::bigint
+"""
+_NAMES = """
+SELECT ARRAY(SELECT (pg_identify_object_as_address('pg_class'::regclass, %s::oid, number)).object_names[3]
+    FROM unnest(%s::int[]) WITH ORDINALITY listed (number, place) ORDER BY place)
+"""
+"""The names that columns have now, whatever a snapshot says: so do those of a query."""
 _SIZE = """
 SELECT pg_relation_size(oid) + coalesce(pg_relation_size(nullif(reltoastrelid, 0)), 0)
 FROM pg_class WHERE oid = %s::regclass
@@ -111,8 +119,8 @@ def plan(url: str, table: TableSchema, chunk_bytes: int) -> list[Chunk]:
         found: list[Chunk] = []
         for relation, _ in _leaves(connection, table):
             storage, pages = _storage(connection, relation)
-            page_bytes = max(_size(connection, relation) // pages, PAGE) if pages else 0
-            step = max(chunk_bytes // max(page_bytes, PAGE), 1)
+            page_bytes = _size(connection, relation) // pages if pages else 0
+            step = max(chunk_bytes // max(page_bytes, 1), 1)
             for first in range(0, max(pages, 1), step):
                 end = min(first + step, max(pages, 1))
                 place = msgspec.json.encode(Pages(relation, first, end)).decode()
@@ -127,13 +135,10 @@ def _leaves(connection: psycopg.Connection[Any], table: TableSchema) -> list[tup
 
 
 def _storage(connection: psycopg.Connection[Any], relation: str) -> tuple[int, int]:
-    """The number of the file that holds a table, and how many pages it has."""
-    row = connection.execute(
-        "SELECT coalesce(pg_relation_filenode(%s::regclass), 0)::bigint, pg_relation_size(%s::regclass)",
-        [relation, relation],
-    ).fetchone()
+    """The number of the file that holds a table, and how many pages it has: of what size, the server was built with."""
+    row = connection.execute(_STORAGE, [relation, relation]).fetchone()
     assert row is not None
-    return row[0], -(-row[1] // PAGE)
+    return row[0], -(-row[1] // row[2])
 
 
 def _size(connection: psycopg.Connection[Any], relation: str) -> int:
@@ -152,6 +157,17 @@ def _seen_storage(connection: psycopg.Connection[Any], relation: str) -> int | N
     return None if row is None else int(row[0])
 
 
+def _has_columns(connection: psycopg.Connection[Any], table: TableSchema) -> bool:
+    """Whether the columns of `table` are those of their names, for as long as a lock on one of its parts is held.
+
+    Without a rewrite, and with all its names, a table may have exchanged them.
+    """
+    columns = [column for column in table.columns if column.number > 0]
+    row = connection.execute(_NAMES, [table.relation, [column.number for column in columns]]).fetchone()
+    assert row is not None
+    return bool(row[0] == [column.name for column in columns])
+
+
 def read_chunk(url: str, table: TableSchema, chunk: Chunk, snapshot: str, form: str = "") -> Iterator[Rows]:
     """The rows of one chunk, as the snapshot sees them. Raises TableRewritten if its pages are not the planned ones."""
     is_encoded = form == POSTGRES_COPY and all(has_binary_decoder(column.type) for column in table.columns)
@@ -164,6 +180,8 @@ def read_chunk(url: str, table: TableSchema, chunk: Chunk, snapshot: str, form: 
             connection.execute(f"LOCK TABLE ONLY {pages.relation} IN ACCESS SHARE MODE".encode())
             files = _storage(connection, pages.relation)[0], _seen_storage(connection, pages.relation)
             if set(map(str, files)) != {chunk.storage}:
+                raise TableRewritten(chunk.table)
+            if not _has_columns(connection, table):
                 raise TableRewritten(chunk.table)
             yield from read(connection, table, _pages_query(table, pages))
             connection.execute("COMMIT")
@@ -280,8 +298,11 @@ def read_rows(url: str, table: TableSchema, keys: pa.RecordBatch) -> pa.RecordBa
     where = f"({', '.join(names)}) IN ({listed})"
     doing = f"reading rows of {table.table}"
     with table_errors(url, table, doing), connect(url) as connection:
+        connection.execute("BEGIN")  # so that nobody alters it before we have looked
         query = f"{_select(table)} FROM {_from(connection, table)} WHERE {where}"
         batches = list(_copy_rows(connection, table, query))
+        if not _has_columns(connection, table):
+            raise SourceRefused(f"{table.table} has other columns by now than the change that is to be completed")
     if not batches:
         return table.no_rows()
     return table.rows([shapes.concat(pieces) for pieces in zip(*(batch.columns for batch in batches), strict=True)])

@@ -178,10 +178,15 @@ def _rewrite(relation: int, old: StoredAs, new: StoredAs) -> str:
 
 
 def _other_partitions(old: StoredAs, new: StoredAs) -> str:
-    """Of partitions that go, or that are emptied or rewritten, the stream does not tell."""
+    """Of partitions that go, or that are emptied or rewritten, the stream does not tell.
+
+    A new relation's file has the number of its oid, until it is emptied or rewritten.
+    """
+    if old.has_unseen:
+        return "a partition came, and was changed before anybody looked at it"
     if old.files.keys() - new.files.keys():
         return "a partition was dropped or detached"
-    is_rewritten = any(new.files[oid] != number for oid, number in old.files.items())
+    is_rewritten = any(number != old.files.get(oid, int(oid)) for oid, number in new.files.items())
     return "a partition was truncated or rewritten" if is_rewritten else ""
 
 

@@ -52,10 +52,10 @@ class TypeInfo(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     base: int = 0  # of a domain
     base_typmod: int = -1
     element: int = 0  # of an array
-    labels: tuple[str, ...] = ()  # of an enum, each behind its own number: `16400:sad`
+    labels: tuple[str, ...] = ()  # of an enum, each behind its number and who last altered it: `16400:731:sad`
     is_text: bool = False  # a base type that reads and writes as text does, such as citext
     delimiter: str = ","  # between elements in the text of an array
-    attributes: tuple[tuple[int, int], ...] = ()  # of a composite: their numbers and types
+    attributes: tuple[tuple[int, int], ...] = ()  # of a composite: their numbers and types, 0 of one that was dropped
     subtype: int = 0  # of a range or multirange
 
 
@@ -80,12 +80,12 @@ SELECT t.oid::bigint,
     t.typbasetype::bigint,
     t.typtypmod,
     CASE WHEN t.typtype = 'b' AND t.typoutput = 'pg_catalog.array_out'::regproc THEN t.typelem::bigint ELSE 0 END,
-    ARRAY(SELECT concat(e.oid, ':', e.enumlabel) FROM pg_catalog.pg_enum e
+    ARRAY(SELECT concat_ws(':', e.oid, e.xmin, e.enumlabel) FROM pg_catalog.pg_enum e
         WHERE e.enumtypid = t.oid ORDER BY e.enumsortorder),
     t.typtype = 'b' AND o.prosrc = 'textout' AND coalesce(s.prosrc = 'textsend', true),
     t.typdelim::text,
     ARRAY(SELECT ARRAY[a.attnum::bigint, a.atttypid::bigint] FROM pg_catalog.pg_attribute a
-        WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum),
+        WHERE a.attrelid = t.typrelid AND a.attnum > 0 ORDER BY a.attnum),
     coalesce((SELECT r.rngsubtype::bigint FROM pg_catalog.pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)), 0)
 FROM wanted
 JOIN pg_catalog.pg_type t ON t.oid = wanted.oid
