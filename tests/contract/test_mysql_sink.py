@@ -605,6 +605,7 @@ def test_a_table_that_a_foreign_key_leads_to_can_be_copied_again(sink, query):
 def test_notes_of_an_older_tailrace_get_the_columns_that_they_lack(sink, make_sink, rows, query):
     live(sink, load(sink, ITEMS, [(1, "a", None)]), ITEMS)
     query("ALTER TABLE _tailrace_tables DROP COLUMN `undo`")
+    query("DROP TABLE _tailrace_commits")
     again = make_sink()
     assert again.read_state().tables.keys() == {ITEMS.table}
     live(again, load(again, ITEMS, [(2, "b", None)], generation=2), ITEMS)

@@ -216,6 +216,53 @@ def test_a_micro_batch_does_not_begin_where_the_sink_is_not(following: Following
     assert following.rows() == [1, 2, 3]
 
 
+def test_a_sink_that_lost_its_last_commits_is_asked_where_it_is(following: Following, tmp_path: Path) -> None:
+    """As a server does that crashes with `innodb_flush_log_at_trx_commit = 0`, or whose standby was behind.
+
+    Its place is the same without them, and nobody was writing when it went away.
+    """
+    following.copied(EVENTS)
+    following.happen()
+    following.follow()
+    backed_up(following.path, tmp_path / "backup.db")
+    following.step(EVENTS, following.follower.watermark.offset, finish=True)
+    following.sink.close()
+    put_back(tmp_path / "backup.db", following.path)
+    following.happen()
+    with pytest.raises(SinkChanged, match="2 commits of this run, and had 3"):
+        following.follow()
+    following.follower.make_sure()
+    following.follow()
+    following.step(EVENTS, following.follower.watermark.offset, finish=True)
+    assert following.rows() == [1, 2]
+
+
+def test_a_table_whose_failure_the_sink_has_lost_does_not_stay_live(following: Following, tmp_path: Path) -> None:
+    following.copied(EVENTS)
+    following.step(EVENTS, 0, finish=True)
+    backed_up(following.path, tmp_path / "backup.db")
+    following.follower.write(following.follower.tables[EVENTS.table].aside(TableState.FAILED, "for a test"))
+    following.sink.close()
+    put_back(tmp_path / "backup.db", following.path)
+    following.happen()
+    with pytest.raises(SinkChanged, match="commits"):
+        following.follow()
+    following.follower.make_sure()
+    following.follow()
+    assert following.rows() == [1]
+
+
+def test_a_sink_with_a_live_table_and_without_a_place_is_refused(following: Following) -> None:
+    following.copied(EVENTS)
+    following.step(EVENTS, following.happen(), finish=True)
+    with closing(sqlite3.connect(following.path)) as connection, connection:
+        connection.execute("DELETE FROM _tailrace_watermarks")
+    with pytest.raises(SinkChanged, match=r"the watermark of .* is gone"):
+        following.follow()
+    with pytest.raises(PositionLost, match=r"public\.events"):
+        following.begin()
+
+
 def test_a_sink_put_back_to_before_the_log_begins_is_refused(following: Following, tmp_path: Path) -> None:
     """A log that was made anew begins at 1 again: that is not where the sink is."""
     following.copied(EVENTS)

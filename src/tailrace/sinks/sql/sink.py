@@ -225,7 +225,9 @@ class SqlSink(Sink):
             with transaction(session):
                 session.lock(self.owner)
                 self._check_claim(session)
-                if self._notes.is_committed(session, batch):
+                is_done = self._notes.is_committed(session, batch)
+                self._notes.count_commit(session)
+                if is_done:
                     return 0
                 self._require(session, staged)
                 if self.dialect.ddl_is_transactional:
@@ -721,7 +723,7 @@ class SqlSink(Sink):
             yield
         except BaseException as error:
             self._versions.clear()
-            self._has_notes = False
+            self._has_notes, self._is_settled = False, self.dialect.ddl_is_transactional
             found = self.dialect.explain(error)
             is_lost = isinstance(error, SinkUnavailable) or (found is not None and found.kind is SinkUnavailable)
             if is_lost:
