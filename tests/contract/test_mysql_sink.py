@@ -593,6 +593,18 @@ def test_an_error_of_our_own_about_a_table_is_its_own_trouble(sink, rows, monkey
     assert rows(ORDERS) == [(1, 1)]
 
 
+@pytest.mark.parametrize("inline_bytes", [1 << 20, -1], ids=["inline", "staged"])
+def test_a_table_whose_rows_can_not_be_staged_is_its_own_trouble(sink, monkeypatch, inline_bytes):
+    """It has as many columns as InnoDB takes, and staged rows are numbered."""
+    monkeypatch.setattr(sql_sink, "INLINE_BYTES", inline_bytes)
+    short = ColumnType(Kind.INT16, "smallint")
+    wide = TableSchema("public", "wide", tuple(Column(f"n{n}", short) for n in range(1017)), ("n0",))
+    live(sink, load(sink, wide, [tuple(range(1017))]), wide)
+    with pytest.raises(SinkRejected, match="Too many columns") as caught:
+        apply(sink, [net(ORDERS, [(1, 1)]), net(wide, [tuple(range(1017))])], 10)
+    assert caught.value.table == wide.table
+
+
 def test_a_table_that_a_foreign_key_leads_to_can_be_copied_again(sink, query):
     apply(sink, [net(ITEMS, [(1, "a", None), (2, "b", None)])], 10)
     query("CREATE TABLE own (item bigint, FOREIGN KEY (item) REFERENCES items (id) ON DELETE CASCADE)")

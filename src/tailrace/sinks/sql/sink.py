@@ -202,7 +202,8 @@ class SqlSink(Sink):
         return StagedPart(staged, tuple(staging.names), tuple(sieve.rejected))
 
     def _stage_changes(self, writer: Writer, piece: NetChanges) -> StagedChanges:
-        with _trouble_of(piece.schema.table):
+        table = piece.schema.table
+        with _trouble_of(table), self._sessions.errors(f"staging {table}"):
             return stage_changes(writer, piece, self._map)
 
     def _sifted(self, pieces: Iterator[NetChanges], sieve: Sieve) -> Iterator[NetChanges]:
