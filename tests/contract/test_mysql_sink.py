@@ -534,6 +534,12 @@ def test_an_existing_table_that_can_not_take_the_rows_is_refused(sink, query, co
     assert_table_is_refused(sink, words)
 
 
+@pytest.mark.parametrize("engine", ["MyISAM", "MEMORY"])
+def test_an_existing_table_of_an_engine_without_transactions_is_refused(sink, query, engine):
+    query(f"CREATE TABLE items (id bigint PRIMARY KEY) ENGINE = {engine}")
+    assert_table_is_refused(sink, f"is of the engine {engine}, which has no transactions")
+
+
 def test_an_existing_column_of_wide_characters_is_refused_for_a_uuid(sink, query):
     """LOAD DATA sends bytes, which such a column would take for other characters."""
     schema, batch = typed(Kind.UUID, "uuid", UUIDS)
