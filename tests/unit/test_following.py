@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from tailrace import config
@@ -27,6 +28,7 @@ from tailrace.model.types import ColumnType, Kind
 from tailrace.pipeline import applying, requests, tables
 from tailrace.pipeline.applying import SinkPipeline
 from tailrace.pipeline.tables import TableKeeper
+from tailrace.sinks.base import ChunkMark
 from tailrace.sinks.sql.sqlite import SqliteSink
 from tailrace.sources.base import Published, TableFacts
 from tailrace.sources.postgres import pgoutput, positions
@@ -235,6 +237,42 @@ def test_a_sink_that_lost_its_last_commits_is_asked_where_it_is(following: Follo
     following.follow()
     following.step(EVENTS, following.follower.watermark.offset, finish=True)
     assert following.rows() == [1, 2]
+
+
+@pytest.mark.parametrize("lost", ["chunk", "plan"])
+def test_a_copy_that_the_sink_lost_after_it_was_looked_at_does_not_catch_up(
+    following: Following, tmp_path: Path, lost: str
+) -> None:
+    """Between the look at its chunks and the status that says that all are loaded there is time for a crash."""
+    mark = ChunkMark(EVENTS.table, 0, 0, {})
+    status = TableStatus(EVENTS.table, TableState.SNAPSHOT, following.follower.watermark, EVENTS)
+    if lost == "plan":
+        backed_up(following.path, tmp_path / "backup.db")
+    following.follower.tables[EVENTS.table] = following.sink.begin_snapshot(status, [mark], clear=True)
+    if lost == "chunk":
+        backed_up(following.path, tmp_path / "backup.db")
+    assert following.sink.load_chunk(EVENTS, mark, iter([pa.RecordBatch.from_pydict({"n": [1]})])) == 1
+    following.sink.close()
+    put_back(tmp_path / "backup.db", following.path)
+    with pytest.raises(SinkChanged, match=r"the copy of public\.events is not in the sink"):
+        following.follower.write(status.move(TableState.CATCH_UP))
+    following.follower.make_sure()
+    with pytest.raises(SinkChanged):
+        following.follower.write(status.move(TableState.CATCH_UP))
+
+
+def test_what_was_planned_while_an_answer_was_lost_is_not_written(following: Following, tmp_path: Path) -> None:
+    """Somebody waits with it for the sink, while another's commit fails, and what it was planned upon is lost."""
+    following.copied(EVENTS)
+    backed_up(following.path, tmp_path / "backup.db")
+    following.step(EVENTS, following.happen(), finish=True)
+    planned = following.follower.tables[EVENTS.table]
+    put_back(tmp_path / "backup.db", following.path)
+    with pytest.raises(SinkUnavailable):
+        following.follow()
+    with pytest.raises(SinkChanged, match="what was planned"):
+        following.follower.write(planned)
+    assert following.sink.read_state().tables[EVENTS.table].state is TableState.CATCH_UP
 
 
 def test_a_table_whose_failure_the_sink_has_lost_does_not_stay_live(following: Following, tmp_path: Path) -> None:

@@ -106,6 +106,14 @@ class SinkPipeline:
             if self._is_unsure:
                 self.load_state(self._start_position)
 
+    def _refuse_unsure(self) -> None:
+        """Before a status is written that was planned without asking the sink: it may not be true of it."""
+        if self._is_unsure:
+            self.load_state(self._start_position)
+            raise SinkChanged(
+                f"sink {self.name} was not sure where it is, and was asked: what was planned may be wrong"
+            )
+
     @contextmanager
     def _answered(self) -> Iterator[None]:
         """A commit, of what was planned when all answers were known. What the sink refuses is not done, for sure."""
@@ -293,7 +301,7 @@ class SinkPipeline:
     def write(self, *statuses: TableStatus) -> None:
         """Make statuses durable; what the sink has of the tables stays as it is."""
         with self.lock:
-            self.make_sure()
+            self._refuse_unsure()
             with self._answered():
                 self.sink.commit(Batch(tables=statuses, commits=self._commits), self._fetch)
             for status in statuses:
@@ -302,7 +310,7 @@ class SinkPipeline:
     def take_in(self, status: TableStatus, change: Evolved) -> bool:
         """Change a live table in place; false if the sink can not."""
         with self.lock:
-            self.make_sure()
+            self._refuse_unsure()
             if not self.sink.takes_in_place(change):
                 return False
             with self._answered():

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from tailrace.errors import SinkChanged, SinkRejected, SinkTaken
-from tailrace.model.lifecycle import TableStatus
+from tailrace.model.lifecycle import CATCHING_UP, COPYING, TableState, TableStatus
 from tailrace.model.watermark import SourceIdentity, Watermark
 from tailrace.sinks.base import Batch, ChunkMark, Quarantined, Rejected, SinkState
 from tailrace.sinks.sql.dialect import Dialect, Session, Undo
@@ -163,11 +163,8 @@ class Bookkeeping:
         is_there = batch.watermark.is_at(stored) if batch.watermark is not None else bool(batch.tables)
         if is_there and all(known[new.table] == new for new in batch.tables):
             return True
-        if batch.commits is not None and (number := self.commits(session)) != batch.commits:
-            raise SinkChanged(
-                f"the sink of {self._owner} has {number} commits of this run, and had {batch.commits}: a crash or a"
-                " failover may have lost the last ones"
-            )
+        if batch.commits is not None:
+            self._refuse_loss(session, batch.commits, batch.tables)
         if batch.watermark is not None and not _is_same(stored, batch.before):
             there = "gone" if stored is None else f"offset {stored.offset}"
             raise SinkChanged(f"the watermark of {self._owner} in the sink is {there}, and not where this run left it")
@@ -176,6 +173,27 @@ class Bookkeeping:
             if status is None or not status.watermark.is_at(place):
                 raise SinkChanged(f"{table} is not where this run left it in the sink of {self._owner}")
         return False
+
+    def _refuse_loss(self, session: Session, commits: int, new: Iterable[TableStatus]) -> None:
+        """Raise SinkChanged if the last commits are not there, or the copy of a table that is to catch up is not."""
+        if (number := self.commits(session)) != commits:
+            raise SinkChanged(
+                f"the sink of {self._owner} has {number} commits of this run, and had {commits}: a crash or a"
+                " failover may have lost the last ones"
+            )
+        for status in new:
+            if status.state in CATCHING_UP and not self._is_copied(session, status):
+                raise SinkChanged(f"the copy of {status.table} is not in the sink of {self._owner} as this run left it")
+
+    def _is_copied(self, session: Session, new: TableStatus) -> bool:
+        """Whether a table that is to catch up has been copied by its present plan; a torn one lacks chunks of it."""
+        stored = self.status(session, new.table)
+        if stored is None or stored.generation != new.generation:
+            return False
+        if stored.state not in COPYING or new.state is TableState.TORN:
+            return True
+        found = self._select(session, "chunks", ["is_loaded"], name=new.table, generation=new.generation)
+        return all(is_loaded for (is_loaded,) in found)
 
     def is_loaded(self, session: Session, mark: ChunkMark) -> bool:
         """A chunk of a plan that was given up counts as loaded. Holds the mark until the transaction ends."""
