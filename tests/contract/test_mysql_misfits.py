@@ -99,6 +99,16 @@ def test_too_many_rows_that_do_not_fit_are_a_matter_of_the_type(make_sink, query
     sink.close()
 
 
+def test_rows_that_do_not_fit_and_are_too_large_to_be_kept_are_their_tables_own_trouble(make_sink, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(sifting, "MOST_REJECTED_BYTES", 1)
+    sink = make_sink(misfits="quarantine")
+    schema, batch = table("timestamp")
+    with pytest.raises(SinkRejected, match="too large to be set aside") as refused:
+        apply(sink, [net(schema, batch)], 10)
+    assert refused.value.table == schema.table
+    sink.close()
+
+
 def test_in_quarantine_chunks_updates_and_deletes_go_on(make_sink, query):  # noqa: F811
     sink = make_sink(misfits="quarantine")
     schema, batch = table("date")

@@ -535,6 +535,12 @@ def test_an_existing_table_that_can_not_take_the_rows_is_refused(sink, query, co
     assert_table_is_refused(sink, words)
 
 
+@pytest.mark.parametrize("engine", ["MyISAM", "MEMORY"])
+def test_an_existing_table_of_an_engine_without_transactions_is_refused(sink, query, engine):
+    query(f"CREATE TABLE items (id bigint PRIMARY KEY) ENGINE = {engine}")
+    assert_table_is_refused(sink, f"is of the engine {engine}, which has no transactions")
+
+
 def test_an_existing_column_of_wide_characters_is_refused_for_a_uuid(sink, query):
     """LOAD DATA sends bytes, which such a column would take for other characters."""
     schema, batch = typed(Kind.UUID, "uuid", UUIDS)
@@ -594,6 +600,18 @@ def test_an_error_of_our_own_about_a_table_is_its_own_trouble(sink, rows, monkey
     assert rows(ORDERS) == [(1, 1)]
 
 
+@pytest.mark.parametrize("inline_bytes", [1 << 20, -1], ids=["inline", "staged"])
+def test_a_table_whose_rows_can_not_be_staged_is_its_own_trouble(sink, monkeypatch, inline_bytes):
+    """It has as many columns as InnoDB takes, and staged rows are numbered."""
+    monkeypatch.setattr(sql_sink, "INLINE_BYTES", inline_bytes)
+    short = ColumnType(Kind.INT16, "smallint")
+    wide = TableSchema("public", "wide", tuple(Column(f"n{n}", short) for n in range(1017)), ("n0",))
+    live(sink, load(sink, wide, [tuple(range(1017))]), wide)
+    with pytest.raises(SinkRejected, match="Too many columns") as caught:
+        apply(sink, [net(ORDERS, [(1, 1)]), net(wide, [tuple(range(1017))])], 10)
+    assert caught.value.table == wide.table
+
+
 def test_a_table_that_a_foreign_key_leads_to_can_be_copied_again(sink, query):
     apply(sink, [net(ITEMS, [(1, "a", None), (2, "b", None)])], 10)
     query("CREATE TABLE own (item bigint, FOREIGN KEY (item) REFERENCES items (id) ON DELETE CASCADE)")
@@ -606,6 +624,7 @@ def test_a_table_that_a_foreign_key_leads_to_can_be_copied_again(sink, query):
 def test_notes_of_an_older_tailrace_get_the_columns_that_they_lack(sink, make_sink, rows, query):
     live(sink, load(sink, ITEMS, [(1, "a", None)]), ITEMS)
     query("ALTER TABLE _tailrace_tables DROP COLUMN `undo`")
+    query("DROP TABLE _tailrace_commits")
     again = make_sink()
     assert again.read_state().tables.keys() == {ITEMS.table}
     live(again, load(again, ITEMS, [(2, "b", None)], generation=2), ITEMS)

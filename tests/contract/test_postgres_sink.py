@@ -484,6 +484,24 @@ def test_an_existing_table_that_can_not_take_the_rows_is_refused(sink, query, co
     assert_table_is_refused(sink, words)
 
 
+@pytest.mark.parametrize("table", ["items (id bigint PRIMARY KEY)", "leaf PARTITION OF items FOR VALUES IN (1)"])
+def test_an_existing_table_that_a_crash_would_empty_is_refused(sink, query, table):
+    if table.startswith("leaf"):
+        query("CREATE TABLE items (id bigint PRIMARY KEY) PARTITION BY LIST (id)")
+    query(f"CREATE UNLOGGED TABLE {table}")
+    assert_table_is_refused(sink, r"table public\.items in the sink is unlogged")
+
+
+def test_a_table_of_ours_that_was_made_unlogged_is_replaced_by_its_next_copy(sink, query, rows):
+    live(sink, load(sink, ITEMS, [(1, "a", None)]), ITEMS)
+    query("ALTER TABLE items SET UNLOGGED")
+    live(sink, load(sink, ITEMS, [(2, "b", None)], generation=2), ITEMS)
+    assert (query("SELECT relpersistence FROM pg_class WHERE relname = 'items'"), rows(ITEMS)) == (
+        [("p",)],
+        [(2, "b", None)],
+    )
+
+
 def test_a_table_that_we_made_is_made_again_when_its_types_change(sink, query):
     sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True)
     changed = msgspec.structs.replace(ITEMS, columns=(*ITEMS.columns[:2], Column("notes", INT)))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 from support.messages import Feed, insert, transaction
@@ -21,6 +22,7 @@ from tailrace import config
 from tailrace.errors import PositionLost, SinkChanged, SinkRejected, SinkUnavailable
 from tailrace.log.reader import LogReader, Slice
 from tailrace.log.writer import LogWriter
+from tailrace.model.chunk import Chunk
 from tailrace.model.lifecycle import StoredAs, TableState, TableStatus
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.model.types import ColumnType, Kind
@@ -28,6 +30,7 @@ from tailrace.pipeline import follower as applying
 from tailrace.pipeline import table_supervisor as tables
 from tailrace.pipeline.follower import SinkFollower
 from tailrace.pipeline.table_supervisor import TableSupervisor
+from tailrace.sinks.base import ChunkMark
 from tailrace.sinks.sql.sqlite.dialect import SqliteSink
 from tailrace.sources.base import Published, TableFacts
 from tailrace.sources.postgres import pgoutput, positions
@@ -216,6 +219,89 @@ def test_a_micro_batch_does_not_begin_where_the_sink_is_not(following: Following
     following.follower.start()
     following.follow()
     assert following.rows() == [1, 2, 3]
+
+
+def test_a_sink_that_lost_its_last_commits_is_asked_where_it_is(following: Following, tmp_path: Path) -> None:
+    """As a server does that crashes with `innodb_flush_log_at_trx_commit = 0`, or whose standby was behind.
+
+    Its place is the same without them, and nobody was writing when it went away.
+    """
+    following.copied(EVENTS)
+    following.happen()
+    following.follow()
+    backed_up(following.path, tmp_path / "backup.db")
+    following.step(EVENTS, following.follower.watermark.offset, finish=True)
+    following.sink.close()
+    put_back(tmp_path / "backup.db", following.path)
+    following.happen()
+    with pytest.raises(SinkChanged, match="2 commits of this run, and had 3"):
+        following.follow()
+    following.follower.make_sure()
+    following.follow()
+    following.step(EVENTS, following.follower.watermark.offset, finish=True)
+    assert following.rows() == [1, 2]
+
+
+@pytest.mark.parametrize("lost", ["chunk", "plan"])
+def test_a_copy_that_the_sink_lost_after_it_was_looked_at_does_not_catch_up(
+    following: Following, tmp_path: Path, lost: str
+) -> None:
+    """Between the look at its chunks and the status that says that all are loaded there is time for a crash."""
+    mark = ChunkMark(0, Chunk(EVENTS.table, 0, 0))
+    status = TableStatus(EVENTS.table, TableState.SNAPSHOT, following.follower.watermark, EVENTS)
+    if lost == "plan":
+        backed_up(following.path, tmp_path / "backup.db")
+    following.follower.tables[EVENTS.table] = following.sink.begin_snapshot(status, [mark], clear=True)
+    if lost == "chunk":
+        backed_up(following.path, tmp_path / "backup.db")
+    assert following.sink.load_chunk(EVENTS, mark, iter([pa.RecordBatch.from_pydict({"n": [1]})])) == 1
+    following.sink.close()
+    put_back(tmp_path / "backup.db", following.path)
+    with pytest.raises(SinkChanged, match=r"the copy of public\.events is not in the sink"):
+        following.follower.write(status.move(TableState.CATCH_UP))
+    following.follower.make_sure()
+    with pytest.raises(SinkChanged):
+        following.follower.write(status.move(TableState.CATCH_UP))
+
+
+def test_what_was_planned_while_an_answer_was_lost_is_not_written(following: Following, tmp_path: Path) -> None:
+    """Somebody waits with it for the sink, while another's commit fails, and what it was planned upon is lost."""
+    following.copied(EVENTS)
+    backed_up(following.path, tmp_path / "backup.db")
+    following.step(EVENTS, following.happen(), finish=True)
+    planned = following.follower.tables[EVENTS.table]
+    put_back(tmp_path / "backup.db", following.path)
+    with pytest.raises(SinkUnavailable):
+        following.follow()
+    with pytest.raises(SinkChanged, match="what was planned"):
+        following.follower.write(planned)
+    assert following.sink.read_state().tables[EVENTS.table].state is TableState.CATCH_UP
+
+
+def test_a_table_whose_failure_the_sink_has_lost_does_not_stay_live(following: Following, tmp_path: Path) -> None:
+    following.copied(EVENTS)
+    following.step(EVENTS, 0, finish=True)
+    backed_up(following.path, tmp_path / "backup.db")
+    following.follower.write(following.follower.tables[EVENTS.table].aside(TableState.FAILED, "for a test"))
+    following.sink.close()
+    put_back(tmp_path / "backup.db", following.path)
+    following.happen()
+    with pytest.raises(SinkChanged, match="commits"):
+        following.follow()
+    following.follower.make_sure()
+    following.follow()
+    assert following.rows() == [1]
+
+
+def test_a_sink_with_a_live_table_and_without_a_place_is_refused(following: Following) -> None:
+    following.copied(EVENTS)
+    following.step(EVENTS, following.happen(), finish=True)
+    with closing(sqlite3.connect(following.path)) as connection, connection:
+        connection.execute("DELETE FROM _tailrace_watermarks")
+    with pytest.raises(SinkChanged, match=r"the watermark of .* is gone"):
+        following.follow()
+    with pytest.raises(PositionLost, match=r"public\.events"):
+        following.begin()
 
 
 def test_a_sink_put_back_to_before_the_log_begins_is_refused(following: Following, tmp_path: Path) -> None:

@@ -18,14 +18,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tailrace import config, failpoints
-from tailrace.errors import EngineDisturbed, EngineLost, SinkChanged, SinkRejected, TailraceError
+from tailrace.errors import EngineDisturbed, EngineLost, PositionLost, SinkChanged, SinkRejected, TailraceError
 from tailrace.log.reader import LogReader
 from tailrace.model.lifecycle import ASIDE, CATCHING_UP, COPYING, TableState, TableStatus
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import Watermark
 from tailrace.pipeline.anchoring import anchored
 from tailrace.pipeline.evolution import Evolution, evolve, failed
-from tailrace.sinks.base import Batch, Evolved, Sink
+from tailrace.sinks.base import Batch, Evolved, Sink, SinkState
 from tailrace.sources.base import Source
 from tailrace.spark.jobs import stage_batch, stage_range
 from tailrace.state.layout import LOG, SPARK
@@ -71,6 +71,7 @@ class SinkFollower:
         self.tables: dict[str, TableStatus] = {}
         self.watermark = Watermark(log_id, 0, "")
         self._stored: Watermark | None = None  # as the sink itself holds it, in whatever log
+        self._commits = 0  # that this run has made
         self._found_anew: dict[tuple[str, Watermark], Watermark] = {}  # a table's place, and as the sink holds it
         self._start_position = ""
         self._is_unsure = False  # the answer to a commit was lost: only the sink knows where it is
@@ -84,7 +85,8 @@ class SinkFollower:
         """Read where the sink is, and find that place in the present log. Tables that it never heard of stay."""
         state = self.sink.read_state()
         self._is_unsure, self._start_position = True, start_position
-        self._stored = state.watermark
+        self._stored, self._commits = state.watermark, state.commits
+        self._refuse_placeless(state)
         self.watermark = self._beginning(start_position) if state.watermark is None else self._anchor(state.watermark)
         unheard = {name: s for name, s in self.tables.items() if s.state is TableState.NEW}
         self.tables = unheard | {name: self._anchored(status) for name, status in state.tables.items()}
@@ -92,11 +94,25 @@ class SinkFollower:
         self._is_unsure = False
         self.fetched = {name for name, s in self.tables.items() if s.state is TableState.AHEAD}  # by a run of before
 
+    def _refuse_placeless(self, state: SinkState) -> None:
+        """A table becomes live in a commit that has the sink's place: nobody knows what it lacks where that is gone."""
+        live = [status.table for status in state.tables.values() if status.state is TableState.LIVE]
+        if live and state.watermark is None:
+            raise PositionLost(f"sink {self.name} has {live[0]}, and has lost how far its changes were applied")
+
     def make_sure(self) -> None:
         """Before anything is planned: ask the sink where it is, if the answer to a commit was lost."""
         with self.lock:
             if self._is_unsure:
                 self.load_state(self._start_position)
+
+    def _refuse_unsure(self) -> None:
+        """Before a status is written that was planned without asking the sink: it may not be true of it."""
+        if self._is_unsure:
+            self.load_state(self._start_position)
+            raise SinkChanged(
+                f"sink {self.name} was not sure where it is, and was asked: what was planned may be wrong"
+            )
 
     @contextmanager
     def _answered(self) -> Iterator[None]:
@@ -110,6 +126,7 @@ class SinkFollower:
             except SinkRejected:
                 self._is_unsure = False
                 raise
+            self._commits += 1
             self._is_unsure = False
 
     def _anchored(self, status: TableStatus) -> TableStatus:
@@ -290,20 +307,21 @@ class SinkFollower:
     def write(self, *statuses: TableStatus) -> None:
         """Make statuses durable; what the sink has of the tables stays as it is."""
         with self.lock:
-            self.make_sure()
+            self._refuse_unsure()
             with self._answered():
-                self.sink.commit(Batch(tables=statuses), self._fetch)
+                self.sink.commit(Batch(tables=statuses, commits=self._commits), self._fetch)
             for status in statuses:
                 self.tables[status.table] = status
 
     def take_in(self, status: TableStatus, change: Evolved) -> bool:
         """Change a live table in place; false if the sink can not."""
         with self.lock:
-            self.make_sure()
+            self._refuse_unsure()
             if not self.sink.takes_in_place(change):
                 return False
             with self._answered():
-                self.sink.commit(Batch(tables=(status,), evolved=(change,)), self._fetch)
+                batch = Batch(tables=(status,), evolved=(change,), commits=self._commits)
+                self.sink.commit(batch, self._fetch)
             self.tables.pop(change.before.table, None)
             self.tables[status.table] = status
             return True
@@ -347,7 +365,7 @@ class SinkFollower:
         changed = tuple(s for t, s in outcome.tables.items() if s != self.tables.get(t))
         with self._answered():
             places = self._stored_places(changed)
-            batch = Batch(parts, mark, changed, self._stored, places=places, evolved=outcome.evolved)
+            batch = Batch(parts, mark, changed, self._stored, places, outcome.evolved, self._commits)
             touched = self.sink.commit(batch, self._fetch)
             self._stored = mark or self._stored
             for status in changed:

@@ -66,11 +66,12 @@ class Quarantined(msgspec.Struct, frozen=True):
 
 
 class SinkState(msgspec.Struct, frozen=True):
-    """All that a sink remembers of one pipeline."""
+    """All that a sink remembers of one pipeline. `commits` are those of the run that claimed it last."""
 
     watermark: Watermark | None
     tables: dict[str, TableStatus]
     chunks: dict[str, list[ChunkMark]]
+    commits: int = 0
 
 
 class Evolved(msgspec.Struct, frozen=True):
@@ -90,7 +91,8 @@ class Batch(msgspec.Struct, frozen=True):
 
     The sink's own watermark goes from `before` to `watermark`. Without a `watermark` only the tables' own places move
     (a catch-up step), from those in `places`. Of tables in `evolved` the parts may hold rows of every version from the
-    old to the new one.
+    old to the new one. `commits` is how many the run has made before this one, if it knows: a sink that has fewer has
+    lost the last ones, and with them perhaps what the run believes of a table that this batch does not name.
     """
 
     parts: tuple[Any, ...] = ()
@@ -99,6 +101,7 @@ class Batch(msgspec.Struct, frozen=True):
     before: Watermark | None = None
     places: dict[str, Watermark] = {}
     evolved: tuple[Evolved, ...] = ()
+    commits: int | None = None
 
 
 class Sink(Protocol):

@@ -1,5 +1,5 @@
-"""What a sink remembers of one pipeline, in tables of its own beside the data: which run may write, the watermark,
-table statuses, chunk marks.
+"""What a sink remembers of one pipeline, in tables of its own beside the data: which run may write, how often it did,
+the watermark, table statuses, chunk marks.
 
 Every write is part of the caller's transaction, so what is remembered is always true of the data.
 """
@@ -14,7 +14,7 @@ import msgspec
 
 from tailrace.errors import SinkChanged, SinkRejected, SinkTaken
 from tailrace.model.chunk import Chunk
-from tailrace.model.lifecycle import TableStatus
+from tailrace.model.lifecycle import CATCHING_UP, COPYING, TableState, TableStatus
 from tailrace.model.watermark import SourceIdentity, Watermark
 from tailrace.sinks.base import Batch, ChunkMark, Quarantined, Rejected, SinkState
 from tailrace.sinks.sql.dialect import Dialect, Session, Undo
@@ -33,6 +33,7 @@ TABLES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
         ("pipeline",),
     ),
     "runs": ({"pipeline": "name", "run": "text", "claimed_at": "moment"}, ("pipeline",)),
+    "commits": ({"pipeline": "name", "number": "integer"}, ("pipeline",)),
     "tables": (
         {"pipeline": "name", "name": "name", "status": "text", "undo": "text", "ahead": "text"},
         ("pipeline", "name"),
@@ -72,7 +73,9 @@ class Bookkeeping:
         self._names = {name: dialect.qualified(target) for name, target in self._targets.items()}
 
     def exists(self, session: Session) -> bool:
-        return all(self._dialect.existing(session, target) is not None for target in self._targets.values())
+        """Whether there is what `read` reads; an older tailrace did not count commits."""
+        read = [target for name, target in self._targets.items() if name != "commits"]
+        return all(self._dialect.existing(session, target) is not None for target in read)
 
     def is_complete(self, session: Session) -> bool:
         """Whether they have all columns; those that an older tailrace made may lack some."""
@@ -105,10 +108,13 @@ class Bookkeeping:
         for table, generation, _, chunk, is_loaded, rows in sorted(self._select(session, "chunks", columns)):
             mark = ChunkMark(generation, msgspec.json.decode(chunk, type=Chunk), bool(is_loaded), rows)
             chunks.setdefault(table, []).append(mark)
-        return SinkState(self.watermark(session), {status.table: status for status in self.statuses(session)}, chunks)
+        tables = {status.table: status for status in self.statuses(session)}
+        is_counted = self._dialect.existing(session, self._targets["commits"]) is not None
+        return SinkState(self.watermark(session), tables, chunks, self.commits(session) if is_counted else 0)
 
     def claim(self, session: Session, run: str) -> None:
         self._write(session, "runs", {"run": run}, {"claimed_at": "CURRENT_TIMESTAMP"})
+        self._write(session, "commits", {"number": 0})
 
     def check_claim(self, session: Session, run: str) -> None:
         """Raise SinkTaken unless this run's claim is the last one; no other can be made before the transaction ends."""
@@ -116,6 +122,14 @@ class Bookkeeping:
         last = found[0][0] if found else ""
         if last != run:
             raise SinkTaken(f"another run of {self._owner} writes to the sink now; this one must not any more")
+
+    def commits(self, session: Session) -> int:
+        """How many commits the run that claimed the sink has made."""
+        found = self._select(session, "commits", ["number"])
+        return int(found[0][0]) if found else 0
+
+    def count_commit(self, session: Session) -> None:
+        self._write(session, "commits", {"number": self.commits(session) + 1})
 
     def statuses(self, session: Session) -> list[TableStatus]:
         return [_status(text) for (text,) in self._select(session, "tables", ["status"])]
@@ -150,15 +164,37 @@ class Bookkeeping:
         is_there = batch.watermark.is_at(stored) if batch.watermark is not None else bool(batch.tables)
         if is_there and all(known[new.table] == new for new in batch.tables):
             return True
-        if batch.watermark is not None and stored is not None and not stored.is_at(batch.before):
-            raise SinkChanged(
-                f"the watermark of {self._owner} in the sink is offset {stored.offset}, and not where this run left it"
-            )
+        if batch.commits is not None:
+            self._refuse_loss(session, batch.commits, batch.tables)
+        if batch.watermark is not None and not _is_same(stored, batch.before):
+            there = "gone" if stored is None else f"offset {stored.offset}"
+            raise SinkChanged(f"the watermark of {self._owner} in the sink is {there}, and not where this run left it")
         for table, place in batch.places.items():
             status = known[table]
             if status is None or not status.watermark.is_at(place):
                 raise SinkChanged(f"{table} is not where this run left it in the sink of {self._owner}")
         return False
+
+    def _refuse_loss(self, session: Session, commits: int, new: Iterable[TableStatus]) -> None:
+        """Raise SinkChanged if the last commits are not there, or the copy of a table that is to catch up is not."""
+        if (number := self.commits(session)) != commits:
+            raise SinkChanged(
+                f"the sink of {self._owner} has {number} commits of this run, and had {commits}: a crash or a"
+                " failover may have lost the last ones"
+            )
+        for status in new:
+            if status.state in CATCHING_UP and not self._is_copied(session, status):
+                raise SinkChanged(f"the copy of {status.table} is not in the sink of {self._owner} as this run left it")
+
+    def _is_copied(self, session: Session, new: TableStatus) -> bool:
+        """Whether a table that is to catch up has been copied by its present plan; a torn one lacks chunks of it."""
+        stored = self.status(session, new.table)
+        if stored is None or stored.generation != new.generation:
+            return False
+        if stored.state not in COPYING or new.state is TableState.TORN:
+            return True
+        found = self._select(session, "chunks", ["is_loaded"], name=new.table, generation=new.generation)
+        return all(is_loaded for (is_loaded,) in found)
 
     def is_loaded(self, session: Session, mark: ChunkMark) -> bool:
         """A chunk of a plan that was given up counts as loaded. Holds the mark until the transaction ends."""
@@ -298,6 +334,10 @@ class Bookkeeping:
             self._names[table], self._dialect.names(given), query, [quote(name) for name in key], others
         )
         session.execute(statement, list(values.values()))
+
+
+def _is_same(one: Watermark | None, other: Watermark | None) -> bool:
+    return other is None if one is None else one.is_at(other)
 
 
 def _kept(payload: Mapping[str, Any]) -> dict[str, Any]:

@@ -61,6 +61,8 @@ class ExistingTable(msgspec.Struct, frozen=True):
     columns: tuple[ExistingColumn, ...]
     unique: frozenset[frozenset[str]]  # the sets of columns that are unique together, as far as NULL allows
     note: str  # the table's comment: ours says for whom we made it
+    risk: str = ""  # what it is, where that keeps it out of transactions or lets a crash empty it
+    remedy: str = ""  # the clause of ALTER TABLE that mends that
 
 
 class Reference(msgspec.Struct, frozen=True):

@@ -202,7 +202,8 @@ class SqlSink(Sink):
         return StagedPart(staged, tuple(staging.names), tuple(sieve.rejected))
 
     def _stage_changes(self, writer: Writer, piece: NetChanges) -> StagedChanges:
-        with _trouble_of(piece.schema.table):
+        table = piece.schema.table
+        with _trouble_of(table), self._sessions.errors(f"staging {table}"):
             return stage_changes(writer, piece, self._map)
 
     def _sifted(self, pieces: Iterator[NetChanges], sieve: Sieve) -> Iterator[NetChanges]:
@@ -225,7 +226,9 @@ class SqlSink(Sink):
             with transaction(session):
                 session.lock(self.owner)
                 self._check_claim(session)
-                if self._notes.is_committed(session, batch):
+                is_done = self._notes.is_committed(session, batch)
+                self._notes.count_commit(session)
+                if is_done:
                     return 0
                 self._require(session, staged)
                 if self.dialect.ddl_is_transactional:
@@ -721,7 +724,7 @@ class SqlSink(Sink):
             yield
         except BaseException as error:
             self._versions.clear()
-            self._has_notes = False
+            self._has_notes, self._is_settled = False, self.dialect.ddl_is_transactional
             found = self.dialect.explain(error)
             is_lost = isinstance(error, SinkUnavailable) or (found is not None and found.kind is SinkUnavailable)
             if is_lost:

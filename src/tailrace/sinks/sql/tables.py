@@ -375,6 +375,12 @@ def check_names(dialect: Dialect, schema: TableSchema, target: Target) -> None:
 
 def misfit(dialect: Dialect, schema: TableSchema, target: Target, existing: ExistingTable) -> SinkRejected | None:
     """Why the table in the sink can not take the source's rows, if it can not."""
+    if existing.risk:
+        return SinkRejected(
+            f"table {target} in the sink is {existing.risk}: rows of {schema.table} would be lost, or written twice, by"
+            " a crash",
+            hint=f"ALTER TABLE {dialect.qualified(target)} {existing.remedy}, or drop the table: tailrace makes it",
+        )
     there = {_folded(dialect, column.name): column for column in existing.columns}
     declared = dialect.declared(schema)
     for column in schema.columns:

@@ -46,8 +46,9 @@ _COLUMNS = """
 SELECT c.column_name, c.column_type, c.character_set_name, c.collation_name,
     c.is_nullable = 'NO' AND c.column_default IS NULL AND c.extra NOT LIKE '%%auto_increment%%'
         AND c.extra NOT LIKE '%%GENERATED%%',
-    t.table_comment
+    t.table_comment, t.engine, e.transactions = 'YES'
 FROM information_schema.tables t
+LEFT JOIN information_schema.engines e ON e.engine = t.engine
 JOIN information_schema.columns c ON c.table_schema = t.table_schema AND c.table_name = t.table_name
 WHERE t.table_schema = %s AND t.table_name = %s AND t.table_type = 'BASE TABLE' ORDER BY c.ordinal_position
 """
@@ -184,13 +185,16 @@ class MySqlDialect(Dialect):
             return None
         columns = [
             ExistingColumn(name, _with_collation(type_, charset, collation), bool(required))
-            for name, type_, charset, collation, required, _ in found
+            for name, type_, charset, collation, required, *_ in found
         ]
         unique: dict[str, set[str]] = {}
         for index, column, part in session.execute(_UNIQUE, [target.schema, target.name]):
             unique.setdefault(index, set()).add(column if part is None and column else f"{column}\0{part}")
-        note = found[0][5]  # what is unique and no column, a part of one or an expression, has a NUL in its name
-        return ExistingTable(tuple(columns), frozenset(frozenset(names) for names in unique.values()), note)
+        *_, note, engine, is_transactional = found[0]
+        risk = "" if is_transactional else f"of the engine {engine}, which has no transactions"
+        # what is unique and no column, a part of one or an expression, has a NUL in its name
+        names = frozenset(frozenset(names) for names in unique.values())
+        return ExistingTable(tuple(columns), names, note, risk, "ENGINE = InnoDB")
 
     def references(self, session: Session, target: Target) -> list[Reference]:
         found = session.execute(_REFERENCES, [target.schema, target.name])

@@ -46,7 +46,9 @@ OLDEST_VERSION = 12
 _COLUMNS = """
 SELECT a.attname, format_type(a.atttypid, a.atttypmod),
     a.attnotnull AND NOT a.atthasdef AND a.attidentity = '',
-    coalesce(obj_description(c.oid, 'pg_class'), '')
+    coalesce(obj_description(c.oid, 'pg_class'), ''),
+    c.relpersistence = 'u' OR EXISTS (
+        SELECT FROM pg_partition_tree(c.oid) k JOIN pg_class p ON p.oid = k.relid WHERE p.relpersistence = 'u')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p') ORDER BY a.attnum
@@ -200,9 +202,13 @@ class PostgresDialect(Dialect):
         found = session.execute(_COLUMNS, [target.schema, target.name])
         if not found:
             return None
-        columns = [ExistingColumn(name, type_, required) for name, type_, required, _ in found if name is not None]
+        columns = [ExistingColumn(name, type_, required) for name, type_, required, *_ in found if name is not None]
         unique = session.execute(_UNIQUE, [target.schema, target.name])
-        return ExistingTable(tuple(columns), frozenset(frozenset(names) for (names,) in unique), found[0][3])
+        *_, note, is_unlogged = found[0]
+        risk = "unlogged" if is_unlogged else ""
+        return ExistingTable(
+            tuple(columns), frozenset(frozenset(names) for (names,) in unique), note, risk, "SET LOGGED"
+        )
 
     def references(self, session: Session, target: Target) -> list[Reference]:
         return [Reference(*found) for found in session.execute(_REFERENCES, [target.schema, target.name])]

@@ -94,6 +94,7 @@ class Sieve:
             raise SinkRejected(
                 f"rows of {schema.table} have values that the sink can not hold, and are too large to be set aside",
                 hint="with `misfits: text` the sink holds the columns of such types as text",
+                table=schema.table,
             )
         fields = columns_of(schema, batch)
         reasons = [""] * batch.num_rows
