@@ -15,6 +15,7 @@ from tailrace.log.writer import LogWriter
 from tailrace.model.frames import Definition
 from tailrace.model.schema import Column, TableSchema
 from tailrace.model.types import ColumnType, Kind
+from tailrace.sinks.null import NullSink
 from tailrace.sources.postgres import pgoutput
 from tailrace.sources.postgres.source import PostgresSource
 from tailrace.spark.datasource import plan_parts
@@ -42,8 +43,13 @@ class DecodingSource:
         return True
 
 
-class ListingSink:
+class ListingSink(NullSink):
     """Its receipt is all that was staged."""
+
+    name = "listing"
+
+    def __init__(self):
+        pass
 
     def stage(self, batch, part, changes):
         return list(changes)

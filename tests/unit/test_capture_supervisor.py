@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tailrace import config
 from tailrace.errors import EngineLost, SinkRejected
 from tailrace.model.watermark import SourceIdentity
 from tailrace.pipeline import capture_supervisor as supervisor
+from tailrace.pipeline.backoff import Backoff
 from tailrace.pipeline.capture_process import Order
 from tailrace.pipeline.capture_supervisor import CaptureSupervisor
 from tailrace.pipeline.threads import WatchedThread
@@ -39,7 +41,7 @@ def heard() -> Heard:
 
 @pytest.fixture
 def capture(tmp_path: Path, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> Iterator[CaptureSupervisor]:
-    monkeypatch.setattr(supervisor, "FIRST_BACKOFF_SECONDS", 0.01)
+    monkeypatch.setattr(supervisor, "Backoff", partial(Backoff, 0.01))
     source = config.Source("postgresql://postgres@127.0.0.1:1/nowhere", ("*.*",))
     pipeline = config.Pipeline("any", source, {}, state=str(tmp_path))
     made = CaptureSupervisor(Order(pipeline, "0/1", SourceIdentity("1", "1", "nowhere (1)", "any")), heard.say)

@@ -341,8 +341,8 @@ def test_a_run_is_not_settled_before_it_has_heard_what_was_asked_of_it(
     following.copied(EVENTS)
     following.step(EVENTS, 0, finish=True)
     keeper = TableSupervisor(following.follower)
-    monkeypatch.setattr(keeper.sink.source, "publish", lambda _: Published(), raising=False)
-    monkeypatch.setattr(keeper.sink.source, "facts", list, raising=False)
+    monkeypatch.setattr(keeper.follower.source, "publish", lambda _: Published(), raising=False)
+    monkeypatch.setattr(keeper.follower.source, "facts", list, raising=False)
     monkeypatch.setattr(keeper, "_miss", lambda _: None)
     requests.ask(following.pipeline.state, requests.CopyAgain("replica", EVENTS.table))
     states = []
@@ -360,7 +360,7 @@ def test_a_run_is_not_settled_while_a_table_has_a_column_that_the_stream_has_not
     following.step(EVENTS, 0, finish=True)
     more = msgspec.structs.replace(EVENTS, columns=(*EVENTS.columns, Column("m", ColumnType(Kind.INT64, "bigint"))))
     keeper = TableSupervisor(following.follower)
-    source = keeper.sink.source
+    source = keeper.follower.source
     monkeypatch.setattr(source, "publish", lambda _: Published(), raising=False)
     monkeypatch.setattr(source, "facts", lambda _: [TableFacts(more, "", StoredAs({}, ""), 0)], raising=False)
     monkeypatch.setattr(source, "current_position", lambda: "0/1000", raising=False)

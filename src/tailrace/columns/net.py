@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,8 @@ from tailrace.errors import SourceRefused
 from tailrace.model import shapes
 from tailrace.model.changes import Changes, Flags, Integers, Op, concat
 from tailrace.model.schema import Identity, TableSchema
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ def net_changes(pieces: list[Changes]) -> list[NetChanges]:
     return _around_moves(changes, truncate, moves)
 
 
-def drained(first: list[NetChanges], rest: Iterator[NetChanges]) -> Iterator[NetChanges]:
+def drained(first: list[T], rest: Iterator[T]) -> Iterator[T]:
     """Those, then the others. A piece that was given out is not held here."""
     while first:
         yield first.pop(0)

@@ -13,12 +13,11 @@ import msgspec
 
 from tailrace import errors
 from tailrace.errors import SourceUnavailable, TailraceError
+from tailrace.pipeline.backoff import Backoff
 from tailrace.pipeline.capture_process import Acknowledge, Event, Failed, Order, Progress, Remark
 from tailrace.pipeline.threads import WatchedThread
 from tailrace.state.capture_note import SILENT_SECONDS, CaptureState, Notice, full, silent
 
-FIRST_BACKOFF_SECONDS = 0.5
-LONGEST_BACKOFF_SECONDS = 30.0
 STOP_SECONDS = 10.0
 FULL_SECONDS = 5
 AGAIN_SECONDS = 60.0
@@ -81,7 +80,7 @@ class CaptureSupervisor:
         return self._process.pid if self._process is not None else None
 
     def _run(self) -> None:
-        backoff = FIRST_BACKOFF_SECONDS
+        backoff = Backoff()
         while not self._stopping.is_set():
             began = time.monotonic()
             failure = self._run_safely()
@@ -90,12 +89,12 @@ class CaptureSupervisor:
             if not failure.retry:
                 self._error = failure
                 return
-            if time.monotonic() - began > LONGEST_BACKOFF_SECONDS:
-                backoff = FIRST_BACKOFF_SECONDS
-            self._notice.write(CaptureState.DOWN, str(failure), time.time() + backoff)
-            self._say("capture-restart", message=str(failure), retry_seconds=backoff)
-            self._stopping.wait(backoff)
-            backoff = min(backoff * 2, LONGEST_BACKOFF_SECONDS)
+            if time.monotonic() - began > backoff.longest:
+                backoff.reset()
+            seconds = backoff.wait()
+            self._notice.write(CaptureState.DOWN, str(failure), time.time() + seconds)
+            self._say("capture-restart", message=str(failure), retry_seconds=seconds)
+            self._stopping.wait(seconds)
 
     def _run_safely(self) -> TailraceError:
         """What ended a capture process, or kept it from being started: all of it may pass."""

@@ -12,21 +12,18 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from tailrace import failpoints
-from tailrace.errors import EngineDisturbed, SourceError, TailraceError
+from tailrace.errors import TailraceError
 from tailrace.model.chunk import Chunk
 from tailrace.model.lifecycle import COPYING, TableState, TableStatus
 from tailrace.pipeline.evolution import failed
-from tailrace.pipeline.follower import SinkFollower, said_by
-from tailrace.pipeline.threads import WatchedThread
-from tailrace.sinks.base import ChunkMark
+from tailrace.pipeline.follower import SinkFollower
+from tailrace.sinks.base import ChunkMark, Snapshots
 from tailrace.sources.base import ExportedSnapshot, TableFacts, TableLocked, TableRewritten
 from tailrace.spark.jobs import load_chunks
 from tailrace.tasks.load import ChunkWork, Loaded
 
 LARGE_CHUNKS = 4
 """A table of more chunks than that is a large one."""
-IDLE_SECONDS = 0.05
-BACKOFF_SECONDS = (0.5, 30.0)
 PAUSE_SECONDS = 0.5
 """How soon a table that was looked at is looked at again."""
 
@@ -34,8 +31,8 @@ PAUSE_SECONDS = 0.5
 class Copies:
     """What the lanes of one sink share: which tables wait, with their facts, and which are being copied."""
 
-    def __init__(self, sink: SinkFollower) -> None:
-        self.sink = sink
+    def __init__(self, follower: SinkFollower) -> None:
+        self.follower = follower
         self._lock = threading.Lock()
         self._taken: set[str] = set()
         self._facts: dict[str, TableFacts] = {}
@@ -54,7 +51,7 @@ class Copies:
         """The tables that a lane copies next: all small ones, or the smallest of the large ones."""
         with self._lock:
             states = COPYING | {TableState.NEW}
-            free = [s for s in list(self.sink.tables.values()) if s.state in states and self._is_free(s.table)]
+            free = [s for s in list(self.follower.tables.values()) if s.state in states and self._is_free(s.table)]
             mine = sorted((s for s in free if self._is_large(s.table) is large), key=lambda s: self.bytes_of(s.table))
             chosen = mine[:1] if large else mine
             self._taken |= {status.table for status in chosen}
@@ -75,55 +72,17 @@ class Copies:
         return time.monotonic() >= self.paused_until.get(table, 0.0)
 
     def _is_large(self, table: str) -> bool:
-        return self.bytes_of(table) > LARGE_CHUNKS * self.sink.pipeline.source.snapshot.chunk_bytes
+        return self.bytes_of(table) > LARGE_CHUNKS * self.follower.pipeline.source.snapshot.chunk_bytes
 
 
 class CopyLane:
-    """One thread. Trouble that may pass is tried again for as long as the run lasts; other trouble is in `error`."""
+    """Copies into a sink that can be loaded."""
 
-    def __init__(self, copies: Copies, *, large: bool) -> None:
-        self.copies, self.sink, self.source = copies, copies.sink, copies.sink.source
+    def __init__(self, copies: Copies, snapshots: Snapshots, *, large: bool) -> None:
+        self.copies, self.follower, self.source = copies, copies.follower, copies.follower.source
+        self._snapshots = snapshots
         self._is_large = large
         self._pool = "snapshots of large tables" if large else "snapshots"
-        self._stopping = threading.Event()
-        self._error: TailraceError | None = None
-        self._thread = WatchedThread(self._run, f"copies into {self.sink.name}")
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopping.set()
-
-    @property
-    def error(self) -> TailraceError | None:
-        return self._error or self._thread.error
-
-    def join(self, seconds: float) -> None:
-        if self._thread.is_alive():
-            self._thread.join(seconds)
-
-    def _run(self) -> None:
-        backoff = BACKOFF_SECONDS[0]
-        while not self._stopping.is_set():
-            try:
-                if not self.step():
-                    self._stopping.wait(IDLE_SECONDS)
-                backoff = BACKOFF_SECONDS[0]
-            except Exception as error:
-                if self._stopping.is_set():
-                    return
-                trouble = error if isinstance(error, TailraceError) else self._lost(error)
-                if not trouble.retry:
-                    self._error = trouble
-                    return
-                kind = "source-retry" if isinstance(trouble, SourceError) else "sink-retry"
-                self.sink.say(kind, sink=self.sink.name, message=str(trouble), retry_seconds=backoff)
-                self._stopping.wait(backoff)
-                backoff = min(backoff * 2, BACKOFF_SECONDS[1])
-
-    def _lost(self, error: Exception) -> TailraceError:
-        return EngineDisturbed(f"the copy of tables into sink {self.sink.name} stopped: {said_by(error)}")
 
     def step(self) -> bool:
         """Copy what waits; false if nothing does."""
@@ -165,13 +124,13 @@ class CopyLane:
 
     def _pause(self, status: TableStatus, reason: str) -> None:
         self.copies.paused_until[status.table] = time.monotonic() + PAUSE_SECONDS
-        if self.sink.tables[status.table].reason != reason:
-            self.sink.became(msgspec.structs.replace(status, reason=reason))
+        if self.follower.tables[status.table].reason != reason:
+            self.follower.became(msgspec.structs.replace(status, reason=reason))
 
     def _copy(self, statuses: list[TableStatus], before: Mapping[str, TableFacts]) -> None:
         """Copy tables under one exported snapshot, as one Spark job. They were published `before`."""
-        with self.sink.lock:
-            marks = self.sink.sink.read_state().chunks
+        with self.follower.lock:
+            marks = self.follower.sink.read_state().chunks
         with self.source.export_snapshot() as snapshot:
             # again: what became of a table in between may be in the snapshot's rows, or not
             present = {facts.schema.table: facts for facts in self.source.facts()}
@@ -181,7 +140,9 @@ class CopyLane:
                 work += self._planned(status, before[status.table], marks.get(status.table, []), snapshot)
             failpoints.reached("snapshot-planned")
             loaded = (
-                load_chunks(self.sink.spark, self.source, self.sink.sink, snapshot.id, work, self._pool) if work else []
+                load_chunks(self.follower.spark, self.source, self._snapshots, snapshot.id, work, self._pool)
+                if work
+                else []
             )
         failpoints.reached("snapshot-finished")
         self._finish([status.table for status in same], snapshot, loaded)
@@ -198,9 +159,9 @@ class CopyLane:
             self._pause(status, str(error))
             return []
         except TailraceError as error:
-            if not self.sink.is_tables_own(error):
+            if not self.follower.is_tables_own(error):
                 raise
-            self.sink.became(failed(self.sink.tables[status.table], error))
+            self.follower.became(failed(self.follower.tables[status.table], error))
             return []
 
     def _begin(
@@ -210,12 +171,12 @@ class CopyLane:
         schema = facts.schema
         mine = [mark for mark in marks if mark.generation == status.generation]
         left = [mark for mark in mine if not mark.is_loaded]
-        planned = self.source.plan_snapshot(schema, self.sink.pipeline.source.snapshot.chunk_bytes)
+        planned = self.source.plan_snapshot(schema, self.follower.pipeline.source.snapshot.chunk_bytes)
         if self._is_resumable(status, facts, planned, mine):
-            with self.sink.lock:
-                self.sink.sink.finish_snapshot(status)
+            with self.follower.lock:
+                self._snapshots.finish_snapshot(status)
             if left and status.state is not TableState.RESUMED:
-                self.sink.became(status.move(TableState.RESUMED))
+                self.follower.became(status.move(TableState.RESUMED))
             return _work(status, left)
         started = status.move(
             TableState.SNAPSHOT,
@@ -225,7 +186,7 @@ class CopyLane:
             rows=0,
             membership=facts.membership,
             stored=facts.stored,
-            held_as=self.sink.sink.held_as(schema),
+            held_as=self.follower.sink.held_as(schema),
         )
         return self._started(started, planned)
 
@@ -245,10 +206,10 @@ class CopyLane:
 
     def _started(self, started: TableStatus, planned: list[Chunk]) -> list[ChunkWork]:
         fresh = [ChunkMark(started.generation, chunk) for chunk in planned]
-        with self.sink.lock:
-            started = self.sink.sink.begin_snapshot(started, fresh, clear=True)
-            self.sink.tables[started.table] = started
-        self.sink.say_table(started)
+        with self.follower.lock:
+            started = self._snapshots.begin_snapshot(started, fresh, clear=True)
+            self.follower.tables[started.table] = started
+        self.follower.say_table(started)
         return _work(started, fresh)
 
     def _finish(self, tables: list[str], snapshot: ExportedSnapshot, loaded: list[Loaded]) -> None:
@@ -258,9 +219,9 @@ class CopyLane:
         """
         torn = {done.table for done in loaded if done.is_rewritten}
         errors = {done.table: done.error for done in loaded if done.error is not None}
-        with self.sink.lock:
-            chunks = self.sink.sink.read_state().chunks
-            now = [self.sink.tables[table] for table in tables if table in self.sink.tables]
+        with self.follower.lock:
+            chunks = self.follower.sink.read_state().chunks
+            now = [self.follower.tables[table] for table in tables if table in self.follower.tables]
         for status in (status for status in now if status.state in COPYING):
             marks = [mark for mark in chunks.get(status.table, []) if mark.generation == status.generation]
             if status.table in errors:
@@ -270,25 +231,25 @@ class CopyLane:
 
     def _fail(self, status: TableStatus, error: TailraceError) -> None:
         error.table = status.table
-        if not self.sink.is_tables_own(error):
+        if not self.follower.is_tables_own(error):
             raise error
-        self.sink.became(failed(status, error))
+        self.follower.became(failed(status, error))
 
     def _copied(self, status: TableStatus, snapshot: ExportedSnapshot, rows: int, *, is_torn: bool) -> None:
         if is_torn and status.state is TableState.RESUMED:
-            self.sink.became(
+            self.follower.became(
                 status.again(status.watermark, status.schema, reason="it was rewritten while it was copied")
             )
             return
         try:
-            with self.sink.lock:
-                self.sink.sink.finish_snapshot(status)
+            with self.follower.lock:
+                self._snapshots.finish_snapshot(status)
         except TailraceError as error:
             self._fail(status, error)
             return
         state = TableState.AHEAD if status.state is TableState.RESUMED else TableState.CATCH_UP
         end = self.source.current_position() if is_torn else snapshot.position
-        self.sink.became(status.move(TableState.TORN if is_torn else state, snapshot_end=end, rows=rows), rows)
+        self.follower.became(status.move(TableState.TORN if is_torn else state, snapshot_end=end, rows=rows), rows)
 
 
 def _is_same(before: TableFacts, now: TableFacts | None) -> bool:
@@ -303,5 +264,34 @@ def _work(status: TableStatus, marks: Iterable[ChunkMark]) -> list[ChunkWork]:
     ]
 
 
-def lanes(copies: Copies) -> list[CopyLane]:
-    return [CopyLane(copies, large=False), CopyLane(copies, large=True)]
+class UncopiedLane:
+    """For a sink that can not be loaded: its tables begin with the changes that come from now on."""
+
+    def __init__(self, copies: Copies) -> None:
+        self.copies, self.follower = copies, copies.follower
+
+    def step(self) -> bool:
+        taken = [*self.copies.take(large=False), *self.copies.take(large=True)]
+        try:
+            facts = {each.schema.table: each for each in self.follower.source.facts()} if taken else {}
+            begun = [status for status in taken if status.table in facts]
+            for status in begun:
+                self._begin(status, facts[status.table])
+            return bool(begun)
+        finally:
+            self.copies.give_back(taken)
+
+    def _begin(self, status: TableStatus, facts: TableFacts) -> None:
+        known = {"schema": facts.schema, "membership": facts.membership, "stored": facts.stored}
+        begun = status.move(TableState.SNAPSHOT, generation=status.generation + 1, **known)
+        end = self.follower.source.current_position()
+        held_as = self.follower.sink.held_as(facts.schema)
+        self.follower.became(begun.move(TableState.CATCH_UP, snapshot_end=end, held_as=held_as))
+
+
+def lanes(copies: Copies) -> list[CopyLane] | list[UncopiedLane]:
+    """Each is to be stepped by a thread of its own."""
+    snapshots = copies.follower.snapshots
+    if snapshots is None:
+        return [UncopiedLane(copies)]
+    return [CopyLane(copies, snapshots, large=False), CopyLane(copies, snapshots, large=True)]

@@ -8,8 +8,6 @@ rows. So are tables that get another key or another type.
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import pyarrow as pa
 
@@ -18,7 +16,7 @@ from tailrace.model.lifecycle import ASIDE, TableState, TableStatus
 from tailrace.model.schema import Column, TableSchema, counterpart
 from tailrace.model.types import ColumnType, Kind
 from tailrace.model.watermark import Watermark
-from tailrace.sinks.base import Evolved, Sink
+from tailrace.sinks.base import Evolved, Evolves, Receipt, Sink, Snapshots
 from tailrace.sources.base import Source
 from tailrace.tasks.stage import PartResult
 
@@ -33,12 +31,9 @@ class Evolution(msgspec.Struct, frozen=True):
     held: frozenset[str]
     evolved: tuple[Evolved, ...] = ()
 
-    def keep(self, staged: Any) -> Any:
+    def keep(self, staged: Receipt) -> Receipt:
         """A staged part without the tables that are held back."""
-        if not self.held:
-            return staged
-        kept = tuple(changes for changes in staged.changes if changes.schema.table not in self.held)
-        return msgspec.structs.replace(staged, changes=kept)
+        return staged.without(self.held) if self.held else staged
 
 
 def evolve(
@@ -71,7 +66,12 @@ def failed(status: TableStatus, error: TailraceError) -> TableStatus:
 def _evolved(
     source: Source, sink: Sink, status: TableStatus, versions: list[TableSchema], before: Watermark | None
 ) -> tuple[TableStatus, Evolved | None]:
-    """The table after all versions that were staged, or on its way to a new copy because of one of them."""
+    """The table after all versions that were staged, or on its way to a new copy because of one of them.
+
+    A sink that can not be loaded takes the changes of every version as they are.
+    """
+    if not isinstance(sink, Snapshots):
+        return msgspec.structs.replace(status, schema=versions[-1]), None
     now, fills = status, Fills()
     for version in versions:
         came = fills_of(source, now, version)
@@ -83,7 +83,9 @@ def _evolved(
     if now.state is not TableState.LIVE or (has_names and now.schema == status.schema):
         return now, None
     change = evolved_to(status, now.schema, fills)
-    return (now, change) if sink.takes_in_place(change) else (_again(status, versions[-1], before), None)
+    if isinstance(sink, Evolves) and sink.takes_in_place(change):
+        return now, change
+    return _again(status, versions[-1], before), None
 
 
 def _names(schema: TableSchema) -> list[str]:

@@ -18,14 +18,23 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tailrace import config, failpoints
-from tailrace.errors import EngineDisturbed, EngineLost, PositionLost, SinkChanged, SinkRejected, TailraceError
+from tailrace.errors import (
+    EngineDisturbed,
+    EngineLost,
+    PositionLost,
+    SinkChanged,
+    SinkRejected,
+    SourceError,
+    TailraceError,
+)
 from tailrace.log.reader import LogReader
 from tailrace.model.lifecycle import ASIDE, CATCHING_UP, COPYING, TableState, TableStatus
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import Watermark
 from tailrace.pipeline.anchoring import anchored
 from tailrace.pipeline.evolution import Evolution, evolve, failed
-from tailrace.sinks.base import Batch, Evolved, Sink, SinkState
+from tailrace.pipeline.threads import said_by
+from tailrace.sinks.base import Atomic, Batch, Evolved, Evolves, Sink, SinkState, Snapshots
 from tailrace.sources.base import Source
 from tailrace.spark.jobs import stage_batch, stage_range
 from tailrace.state.layout import LOG, SPARK
@@ -129,8 +138,19 @@ class SinkFollower:
             self._commits += 1
             self._is_unsure = False
 
+    @property
+    def snapshots(self) -> Snapshots | None:
+        """The sink, if it can be loaded with the rows that are there already."""
+        return self.sink if isinstance(self.sink, Snapshots) else None
+
+    @property
+    def _has_places(self) -> bool:
+        """Live tables have their own."""
+        return self.sink.atomic is Atomic.TABLE
+
     def _anchored(self, status: TableStatus) -> TableStatus:
-        is_follower = status.state in ASIDE or status.state is TableState.LIVE  # its own place is of no use
+        is_live = status.state is TableState.LIVE and not self._has_places
+        is_follower = status.state in ASIDE or is_live  # its own place is of no use
         return status if is_follower else _with_watermark(status, self._anchor(status.watermark))
 
     def _beginning(self, start_position: str) -> Watermark:
@@ -317,7 +337,7 @@ class SinkFollower:
         """Change a live table in place; false if the sink can not."""
         with self.lock:
             self._refuse_unsure()
-            if not self.sink.takes_in_place(change):
+            if not isinstance(self.sink, Evolves) or not self.sink.takes_in_place(change):
                 return False
             with self._answered():
                 batch = Batch(tables=(status,), evolved=(change,), commits=self._commits)
@@ -326,14 +346,23 @@ class SinkFollower:
             self.tables[status.table] = status
             return True
 
+    def tell_retry(self, error: TailraceError, seconds: float) -> None:
+        """That something is tried again."""
+        kind = "source-retry" if isinstance(error, SourceError) else "sink-retry"
+        self.say(kind, sink=self.name, message=str(error), retry_seconds=seconds)
+
     def say_table(self, status: TableStatus, rows: int | None = None) -> None:
         is_waiting = status.state is TableState.SNAPSHOT and not status.visibility
         state = "is copied again" if is_waiting else str(status.state)
         reason = {"reason": status.reason} if status.reason else {}
         self.say("table", table=status.table, sink=self.name, state=state, rows=rows, **reason)
 
+    def _live_plan(self, status: TableStatus) -> TablePlan:
+        """What a table has already, of a sink whose tables go on one by one, is not staged again after a crash."""
+        return TablePlan(status.watermark.offset if self._has_places else 0, relation=status.schema.relation)
+
     def _apply(self, frame: DataFrame, number: int) -> None:
-        live = {t: TablePlan(relation=s.schema.relation) for t, s in self.tables.items() if s.state is TableState.LIVE}
+        live = {t: self._live_plan(s) for t, s in self.tables.items() if s.state is TableState.LIVE}
         results = sorted(stage_batch(frame, self._plan(live, f"batch-{number}")), key=lambda r: r.part)
         if not results:  # Spark begins with a batch whether or not there is anything new
             return
@@ -344,6 +373,8 @@ class SinkFollower:
         outcome = evolve(self.source, self.sink, known, results, self.watermark)
         outcome = _told(_strayed(outcome, known.values(), results, self.watermark), results)
         self._refuse_failures(results)
+        if self._has_places:
+            self._move_tables(outcome, results, mark)
         before = {t: self.tables[t].state for t in live}
         self.applied += self._commit(results, outcome, mark)
         self.watermark, self._followed = mark, mark.offset
@@ -353,6 +384,11 @@ class SinkFollower:
             self.say_table(self.tables[table])
         if any(table not in self.tables for result in results for table in result.seen) or self.has_unseen:
             self.unknown.set()
+
+    def _move_tables(self, outcome: Evolution, results: list[PartResult], mark: Watermark) -> None:
+        """The tables that changed are at the end of the batch."""
+        for table in {table for result in results for table in result.schemas} - outcome.held:
+            outcome.tables[table] = _with_watermark(outcome.tables[table], mark)
 
     def _refuse_failures(self, results: list[PartResult]) -> None:
         """Where a table's trouble is to stop the sink, it does."""
@@ -437,12 +473,6 @@ def _stepped(status: TableStatus, place: Watermark, *, is_whole: bool, finish: b
         status = status.move(TableState.CATCH_UP)
     is_beside = status.is_beside and not finish  # it takes its place in the commit that makes it live
     return status.move(TableState.LIVE if finish else status.state, watermark=place, is_beside=is_beside)
-
-
-def said_by(error: object) -> str:
-    """The first line of an error, which has its kind."""
-    words = (str(error or "").splitlines() or ["no reason given"])[0]
-    return f"{type(error).__name__}: {words}" if isinstance(error, Exception) else words
 
 
 def _with_watermark(status: TableStatus, mark: Watermark) -> TableStatus:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol, runtime_checkable
 
 import msgspec
 import pyarrow as pa
@@ -12,11 +13,16 @@ import pyarrow as pa
 from tailrace import config, registry
 from tailrace.errors import ConfigError, SinkRejected, SourceUnavailable
 from tailrace.model.schema import TableSchema
-from tailrace.sinks.base import Quarantined, Sink
+from tailrace.sinks.base import Quarantined, Quarantines, Sink
 from tailrace.sources.base import Source
 
 WRITERS_SECONDS = 5.0
 LOOK_SECONDS = 0.1
+
+
+@runtime_checkable
+class Keeping(Sink, Quarantines, Protocol):
+    """A sink that sets rows aside. Others have none."""
 
 
 class Chosen(msgspec.Struct, frozen=True):
@@ -96,7 +102,7 @@ class _Seen:
             still = {name: who for name, who in still.items() if name in now}
 
 
-def _replay(name: str, sink: Sink, source: Source, chosen: Chosen) -> Iterator[Replayed]:
+def _replay(name: str, sink: Keeping, source: Source, chosen: Chosen) -> Iterator[Replayed]:
     by_table: dict[str, list[Quarantined]] = {}
     for entry in _of(sink, chosen):
         by_table.setdefault(entry.rejected.table, []).append(entry)
@@ -110,18 +116,18 @@ def _replay(name: str, sink: Sink, source: Source, chosen: Chosen) -> Iterator[R
             yield Replayed(name, table, written, len(mine) - written, reason)
 
 
-def _of(sink: Sink, chosen: Chosen) -> list[Quarantined]:
+def _of(sink: Keeping, chosen: Chosen) -> list[Quarantined]:
     return [entry for entry in sink.quarantined() if chosen.table in (None, entry.rejected.table)]
 
 
 @contextmanager
-def _sinks(pipeline: config.Pipeline, chosen: Chosen) -> Iterator[dict[str, Sink]]:
+def _sinks(pipeline: config.Pipeline, chosen: Chosen) -> Iterator[dict[str, Keeping]]:
     if chosen.sink is not None and chosen.sink not in pipeline.sinks:
         raise ConfigError(f"the pipeline has no sink {chosen.sink}", hint=f"it has {', '.join(pipeline.sinks)}")
     wanted = [name for name in pipeline.sinks if chosen.sink in (None, name)]
-    sinks: dict[str, Sink] = {name: registry.make_sink(pipeline, name) for name in wanted}
+    sinks = {name: registry.make_sink(pipeline, name) for name in wanted}
     try:
-        yield sinks
+        yield {name: sink for name, sink in sinks.items() if isinstance(sink, Keeping)}
     finally:
         for sink in sinks.values():
             sink.close()

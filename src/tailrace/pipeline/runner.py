@@ -32,6 +32,7 @@ from tailrace.model.lifecycle import ASIDE, CATCHING_UP, COPYING
 from tailrace.model.watermark import SourceIdentity, Watermark
 from tailrace.pipeline import preflight
 from tailrace.pipeline.anchoring import begins_at, is_in
+from tailrace.pipeline.backoff import Backoff
 from tailrace.pipeline.capture_process import Order
 from tailrace.pipeline.capture_supervisor import CaptureSupervisor
 from tailrace.pipeline.follower import SinkFollower
@@ -45,7 +46,6 @@ from tailrace.state.storage import Storage
 LOOP_SECONDS = 0.05
 STOP_SECONDS = 10.0
 CONNECT_SECONDS = 15.0
-BACKOFF_SECONDS = (0.5, 30.0)
 ABSENT_SECONDS = 5.0
 WAITING_SECONDS = 5.0
 
@@ -69,7 +69,7 @@ class Runner:
         self._followers: list[SinkFollower] = []
         self._keepers: list[TableSupervisor] = []
         self._retries: dict[str, float] = {}  # sink: when to try again
-        self._backoff: dict[str, float] = {}
+        self._backoff: dict[str, Backoff] = {}
         self._given_up: dict[str, TailraceError] = {}
         self._absent: dict[str, float] = {}  # sink that did not answer at the start: when to ask it again
         self._engine: OpeningSession | None = None
@@ -156,18 +156,18 @@ class Runner:
 
     def _patiently(self, work: Callable[[], Any]) -> Any:
         """At the start, wait a little for a database that is coming up."""
-        deadline, backoff = time.monotonic() + CONNECT_SECONDS, BACKOFF_SECONDS[0]
+        deadline, backoff = time.monotonic() + CONNECT_SECONDS, Backoff()
         while True:
             self._leave_if_stopping()
             try:
                 return work()
             except (SourceUnavailable, SinkUnavailable, StateUnavailable) as error:
-                if time.monotonic() + backoff > deadline:
+                seconds = backoff.wait()
+                if time.monotonic() + seconds > deadline:
                     raise
-                self.reporter.say("source-retry", message=str(error), retry_seconds=backoff)
-                if self._stopping.wait(backoff):
+                self.reporter.say("source-retry", message=str(error), retry_seconds=seconds)
+                if self._stopping.wait(seconds):
                     raise _Stopped("stopped before it began") from error
-                backoff *= 2
 
     def _check_sinks(self, *, must_answer: bool) -> None:
         """A sink that does not answer is left for later, unless it is the only one, or has to be current at the end."""
@@ -393,13 +393,12 @@ class Runner:
         return True
 
     def _retry_later(self, follower: SinkFollower, error: TailraceError) -> None:
-        has_worked = time.time() - follower.committed_at < BACKOFF_SECONDS[1]
-        backoff = (
-            BACKOFF_SECONDS[0] if has_worked else min(self._backoff.get(follower.name, 0.25) * 2, BACKOFF_SECONDS[1])
-        )
-        self._backoff[follower.name] = backoff
-        self.reporter.say("sink-retry", sink=follower.name, message=str(error), retry_seconds=backoff)
-        self._retries[follower.name] = time.monotonic() + backoff
+        backoff = self._backoff.setdefault(follower.name, Backoff())
+        if time.time() - follower.committed_at < backoff.longest:
+            backoff.reset()
+        seconds = backoff.wait()
+        self.reporter.say("sink-retry", sink=follower.name, message=str(error), retry_seconds=seconds)
+        self._retries[follower.name] = time.monotonic() + seconds
 
     def _give_up(self, follower: SinkFollower, keeper: TableSupervisor, error: TailraceError) -> None:
         """One sink's trouble is not the others': they go on, and the source keeps what this one still needs."""

@@ -16,7 +16,7 @@ from tailrace.errors import OffsetGone, SinkError, SourceError
 from tailrace.log.reader import LogReader
 from tailrace.model.lifecycle import ASIDE, COPYING, TableState, TableStatus
 from tailrace.model.watermark import Watermark
-from tailrace.sinks.base import ChunkMark, Sink, SinkState
+from tailrace.sinks.base import ChunkMark, Sink, SinkState, Verifies
 from tailrace.state import capture_note
 from tailrace.state.layout import LOG, RUN_LOCK
 from tailrace.state.storage import Storage
@@ -139,7 +139,7 @@ def _line(name: str, sink: Sink, status: TableStatus, state: SinkState, around: 
         sink=name,
         table=status.table,
         state=status.state,
-        rows=sink.count_rows(status.schema, COUNT_SECONDS),
+        rows=sink.count_rows(status.schema, COUNT_SECONDS) if isinstance(sink, Verifies) else None,
         copied=_copied(status, chunks),
         chunks_loaded=sum(chunk.is_loaded for chunk in chunks) if is_copying else None,
         chunks=len(chunks) if is_copying else None,

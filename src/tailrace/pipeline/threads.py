@@ -6,7 +6,10 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from tailrace.errors import EngineLost, TailraceError
+from tailrace.errors import EngineDisturbed, EngineLost, TailraceError
+from tailrace.pipeline.backoff import Backoff
+
+IDLE_SECONDS = 0.05
 
 
 class WatchedThread(threading.Thread):
@@ -24,6 +27,60 @@ class WatchedThread(threading.Thread):
             self.error = error
         except BaseException as error:
             self.error = EngineLost(f"the thread for {self.name} ended: {_where(error)}")
+
+
+class RepeatingThread:
+    """Does a step again and again until it is stopped; a step that returns false found nothing to do.
+
+    Trouble that may pass is told and tried again, with backoff, for as long as the run lasts; other trouble is in
+    `error` and ends it. Errors that are not ours are `what` has stopped: Spark's, mostly, which pass.
+    """
+
+    def __init__(self, step: Callable[[], bool], what: str, tell: Callable[[TailraceError, float], None]) -> None:
+        self._step, self._what, self._tell = step, what, tell
+        self.stopping = threading.Event()
+        self._thread = WatchedThread(self._run, what)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self.stopping.set()
+
+    def join(self, seconds: float) -> None:
+        if self._thread.is_alive():
+            self._thread.join(seconds)
+
+    @property
+    def error(self) -> TailraceError | None:
+        return self._thread.error
+
+    def _run(self) -> None:
+        backoff = Backoff()
+        while not self.stopping.is_set():
+            try:
+                if not self._step():
+                    self.stopping.wait(IDLE_SECONDS)
+                backoff.reset()
+            except Exception as error:
+                if self.stopping.is_set():
+                    return
+                trouble = error if isinstance(error, TailraceError) else _disturbed(self._what, error)
+                if not trouble.retry:
+                    raise trouble from error
+                seconds = backoff.wait()
+                self._tell(trouble, seconds)
+                self.stopping.wait(seconds)
+
+
+def _disturbed(what: str, error: Exception) -> EngineDisturbed:
+    return EngineDisturbed(f"{what} stopped: {said_by(error)}")
+
+
+def said_by(error: object) -> str:
+    """The first line of an error, which has its kind."""
+    words = (str(error or "").splitlines() or ["no reason given"])[0]
+    return f"{type(error).__name__}: {words}" if isinstance(error, Exception) else words
 
 
 def _where(error: BaseException) -> str:

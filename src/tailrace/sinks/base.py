@@ -7,17 +7,22 @@
 A commit is: this run's claim is still the last one, the watermark and the tables' own places are those that the batch
 started from, then all of the batch, or nothing. `commit` of a batch that was committed before changes nothing, whoever
 lost the answer.
+
+What else a sink can do are capabilities, each a protocol of its own that the pipeline asks for: a sink that has its
+methods has it, and the contract suites hold it to that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from enum import StrEnum
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 import pyarrow as pa
 
 from tailrace.columns.net import NetChanges
+from tailrace.model.changes import Changes
 from tailrace.model.chunk import Chunk
 from tailrace.model.lifecycle import TableStatus
 from tailrace.model.rows import Rows
@@ -86,6 +91,20 @@ class Evolved(msgspec.Struct, frozen=True):
     fills: pa.RecordBatch
 
 
+class Receipt(Protocol):
+    """What a task leaves for the commit. It pickles, it is small, and only its own sink reads it."""
+
+    def without(self, tables: Collection[str]) -> Receipt:
+        """The same, but for what is staged of these tables: it is held back."""
+
+
+class Atomic(StrEnum):
+    """What a commit makes durable in one step."""
+
+    BATCH = "batch"  # all of it
+    TABLE = "table"  # a table with its own place; the sink's watermark follows when all tables are there
+
+
 class Batch(msgspec.Struct, frozen=True):
     """What one commit makes durable. `parts` are what `stage` returned, to be applied in this order.
 
@@ -95,7 +114,7 @@ class Batch(msgspec.Struct, frozen=True):
     lost the last ones, and with them perhaps what the run believes of a table that this batch does not name.
     """
 
-    parts: tuple[Any, ...] = ()
+    parts: tuple[Receipt, ...] = ()
     watermark: Watermark | None = None
     tables: tuple[TableStatus, ...] = ()
     before: Watermark | None = None
@@ -105,11 +124,17 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Sink(Protocol):
-    """One system written to, for one pipeline. It pickles: connections are made where they are used."""
+    """One system written to, for one pipeline. It pickles: connections are made where they are used.
+
+    A sink is a RowSink or a ChangeSink.
+    """
 
     name: str
     max_parts: int
     """The most parts that a batch may be staged in."""
+    atomic: Atomic
+    """With TABLE, `tables` of a batch has the new place of every table that it changes, and `read_state` gives it back:
+    after a crash, changes up to there are not staged again."""
 
     def check(self) -> None:
         """Raise if the sink can not be used."""
@@ -129,14 +154,8 @@ class Sink(Protocol):
     def check_claim(self) -> None:
         """Raise SinkTaken after another run's claim. Changes nothing."""
 
-    def count_rows(self, schema: TableSchema, seconds: float) -> int | None:
-        """The rows of a table at this moment; None if the sink can not tell within `seconds`. Changes nothing."""
-
     def held_as(self, schema: TableSchema) -> str:
         """Under which names the sink holds a table, by its settings of this moment."""
-
-    def stage(self, batch: str, part: int, changes: Iterable[NetChanges]) -> Any:
-        """In a task: write `changes` where no reader sees them. Returns a small picklable receipt."""
 
     def commit(self, batch: Batch, fetch: FetchRows) -> int:
         """On the driver, once: apply the parts in order. Returns how many rows were touched.
@@ -145,11 +164,34 @@ class Sink(Protocol):
         error that is one table's own says which (`error.table`); nothing of the batch is applied then, either.
         """
 
-    def takes_in_place(self, evolved: Evolved) -> bool:
-        """Whether a commit can change the table so; after False the table is copied again.
+    def clean(self) -> None:
+        """Remove what dead batches left staged."""
 
-        Changes nothing, but for what a change left whose commit never came.
-        """
+    def forget(self) -> None:
+        """Remove all that the sink remembers of the pipeline; the tables stay."""
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class RowSink(Sink, Protocol):
+    """Takes what changes amount to, key by key: its tables are what the source's are."""
+
+    def stage(self, batch: str, part: int, changes: Iterable[NetChanges]) -> Receipt:
+        """In a task: write `changes` where no reader sees them."""
+
+
+@runtime_checkable
+class ChangeSink(Sink, Protocol):
+    """Takes every change, in the order of the log."""
+
+    def stage_changes(self, batch: str, part: int, changes: Iterable[Changes]) -> Receipt:
+        """In a task: write `changes` where no reader sees them. Those of one table come in order."""
+
+
+@runtime_checkable
+class Snapshots(Protocol):
+    """Can be loaded with the rows that are there already. Where a sink can not, tables begin with their next change."""
 
     def begin_snapshot(self, status: TableStatus, chunks: list[ChunkMark], *, clear: bool) -> TableStatus:
         """Make room for a copy and remember the plan, in one step; with `clear` false, for more rows in the table.
@@ -172,14 +214,35 @@ class Sink(Protocol):
         after the load than during it. May be repeated.
         """
 
-    def clean(self) -> None:
-        """Remove what dead batches left staged."""
+
+@runtime_checkable
+class Evolves(Protocol):
+    """Changes names and columns of a table in place. Where a sink can not, the table is copied again."""
+
+    def takes_in_place(self, evolved: Evolved) -> bool:
+        """Whether a commit can change the table so; after False the table is copied again.
+
+        Changes nothing, but for what a change left whose commit never came.
+        """
+
+
+@runtime_checkable
+class Verifies(Protocol):
+    """Can be read back."""
+
+    def count_rows(self, schema: TableSchema, seconds: float) -> int | None:
+        """The rows of a table at this moment; None if the sink can not tell within `seconds`. Changes nothing."""
 
     def read_table(self, schema: TableSchema) -> Iterator[list[tuple[Any, ...]]]:
         """The table's rows as the sink holds them."""
 
     def expected_rows(self, schema: TableSchema, batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
         """What `read_table` must give for these source rows."""
+
+
+@runtime_checkable
+class Quarantines(Protocol):
+    """Sets rows aside that it can not take."""
 
     def quarantined(self) -> list[Quarantined]:
         """The rows that were set aside, the oldest first."""
@@ -190,6 +253,11 @@ class Sink(Protocol):
     def drop_quarantined(self, entries: Sequence[Quarantined]) -> None:
         """Forget rows that were set aside."""
 
+
+@runtime_checkable
+class Fetches(Protocol):
+    """Reads rows from the source where a change did not send the whole of one."""
+
     def tend_ahead(self, tend: Callable[[str, str], str]) -> None:
         """Rows that a commit fetched, or `replay` wrote, are newer than the watermark: their table is ahead of it.
 
@@ -197,7 +265,6 @@ class Sink(Protocol):
         said last, at first an empty one. Once it says an empty one again, the table is not ahead any more.
         """
 
-    def forget(self) -> None:
-        """Remove all that the sink remembers of the pipeline; the tables stay."""
 
-    def close(self) -> None: ...
+class DatabaseSink(RowSink, Snapshots, Evolves, Verifies, Quarantines, Fetches, Protocol):
+    """A sink with every capability, as a SQL database has them."""

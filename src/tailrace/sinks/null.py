@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import pyarrow as pa
 
 from tailrace import config
 from tailrace.columns.net import NetChanges
@@ -16,7 +14,7 @@ from tailrace.model.lifecycle import TableStatus
 from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import SourceIdentity, Watermark
-from tailrace.sinks.base import Batch, ChunkMark, Evolved, FetchRows, Quarantined, Sink, SinkState
+from tailrace.sinks.base import Atomic, Batch, ChunkMark, Evolved, Evolves, FetchRows, RowSink, SinkState, Snapshots
 
 
 class NullNote(msgspec.Struct):
@@ -26,14 +24,17 @@ class NullNote(msgspec.Struct):
 
 
 class NullPart(msgspec.Struct, frozen=True):
-    changes: tuple[Any, ...]
     count: int
 
+    def without(self, tables: Collection[str]) -> NullPart:
+        return self
 
-class NullSink(Sink):
+
+class NullSink(RowSink, Snapshots, Evolves):
     """Its notes lie in the state directory: a sink without data has nothing to be consistent with."""
 
     max_parts = 64
+    atomic = Atomic.BATCH
 
     def __init__(self, pipeline: config.Pipeline, name: str) -> None:
         self.name = name
@@ -59,14 +60,11 @@ class NullSink(Sink):
     def check_claim(self) -> None:
         return
 
-    def count_rows(self, schema: TableSchema, seconds: float) -> int | None:
-        return None
-
     def held_as(self, schema: TableSchema) -> str:
         return ""
 
     def stage(self, batch: str, part: int, changes: Iterable[NetChanges]) -> NullPart:
-        return NullPart((), sum(piece.count for piece in changes))
+        return NullPart(sum(piece.count for piece in changes))
 
     def commit(self, batch: Batch, fetch: FetchRows) -> int:
         note = self._read()
@@ -75,7 +73,7 @@ class NullSink(Sink):
         note.tables |= {status.table: status for status in batch.tables}
         note.watermark = batch.watermark or note.watermark
         self._write(note)
-        return sum(int(part.count) for part in batch.parts)
+        return sum(part.count for part in batch.parts if isinstance(part, NullPart))
 
     def takes_in_place(self, evolved: Evolved) -> bool:
         return True
@@ -99,24 +97,6 @@ class NullSink(Sink):
         pass
 
     def clean(self) -> None:
-        return
-
-    def read_table(self, schema: TableSchema) -> Iterator[list[tuple[Any, ...]]]:
-        return iter(())
-
-    def expected_rows(self, schema: TableSchema, batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
-        return []
-
-    def quarantined(self) -> list[Quarantined]:
-        return []
-
-    def replay(self, entries: Sequence[Quarantined], fetch: FetchRows) -> int:
-        return 0
-
-    def drop_quarantined(self, entries: Sequence[Quarantined]) -> None:
-        return
-
-    def tend_ahead(self, tend: Callable[[str, str], str]) -> None:
         return
 
     def forget(self) -> None:

@@ -10,7 +10,7 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 from tailrace.log.reader import Slice
-from tailrace.sinks.base import Sink
+from tailrace.sinks.base import Snapshots
 from tailrace.sources.base import Source
 from tailrace.spark.datasource import plan_parts
 from tailrace.tasks.load import ChunkWork, Loaded, grouped, load_all
@@ -43,7 +43,7 @@ def stage_range(spark: SparkSession, plan: ApplyPlan, slices: list[Slice], most:
 
 
 def load_chunks(
-    spark: SparkSession, source: Source, sink: Sink, snapshot: str, work: Sequence[ChunkWork], pool: str = POOL
+    spark: SparkSession, source: Source, sink: Snapshots, snapshot: str, work: Sequence[ChunkWork], pool: str = POOL
 ) -> list[Loaded]:
     """Load all chunks; a table that was rewritten meanwhile, or can not be copied, is reported, not raised."""
     tasks = grouped(work, spark.sparkContext.defaultParallelism)

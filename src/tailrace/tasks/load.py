@@ -9,7 +9,7 @@ import msgspec
 
 from tailrace.errors import SinkTaken, TailraceError
 from tailrace.model.schema import TableSchema
-from tailrace.sinks.base import ChunkMark, Sink
+from tailrace.sinks.base import ChunkMark, Snapshots
 from tailrace.sources.base import Source, TableLocked, TableRewritten
 
 TASK_BYTES = 128 << 20
@@ -32,7 +32,7 @@ class Loaded(msgspec.Struct, frozen=True):
     error: TailraceError | None = None
 
 
-def load_all(source: Source, sink: Sink, snapshot: str, group: Sequence[ChunkWork]) -> Iterator[Loaded]:
+def load_all(source: Source, sink: Snapshots, snapshot: str, group: Sequence[ChunkWork]) -> Iterator[Loaded]:
     """One after the other; a table that failed once is not tried again."""
     failed: set[str] = set()
     for item in group:
@@ -44,7 +44,7 @@ def load_all(source: Source, sink: Sink, snapshot: str, group: Sequence[ChunkWor
         yield loaded
 
 
-def _load(source: Source, sink: Sink, snapshot: str, item: ChunkWork) -> Loaded:
+def _load(source: Source, sink: Snapshots, snapshot: str, item: ChunkWork) -> Loaded:
     chunk = item.mark.chunk
     try:
         batches = source.read_chunk(item.schema, chunk, snapshot, sink.chunk_form(item.schema))

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,12 +16,12 @@ from tailrace.columns.net import NetChanges, drained, net_changes
 from tailrace.errors import TailraceError
 from tailrace.log.reader import LogReader, Slice
 from tailrace.log.segment import SegmentName
-from tailrace.model.changes import Changes
+from tailrace.model.changes import Changes, Op
 from tailrace.model.frames import Frames
 from tailrace.model.names import parse_table
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import SourceIdentity
-from tailrace.sinks.base import Sink
+from tailrace.sinks.base import ChangeSink, Receipt, RowSink, Sink
 from tailrace.sources.base import Source
 from tailrace.state.storage import Storage
 
@@ -61,7 +60,7 @@ class PartResult(msgspec.Struct, frozen=True):
 
     part: int
     last: int
-    staged: Any
+    staged: Receipt | None
     position: str
     time_us: int
     source: SourceIdentity | None
@@ -103,9 +102,7 @@ def stage_part(plan: ApplyPlan, part: int, slices: list[Slice]) -> PartResult:
 
 def _stage(plan: ApplyPlan, part: int, slices: list[Slice]) -> PartResult:
     found = _Found()
-    pieces = _net_pieces(plan, slices, found)
-    first = list(itertools.islice(pieces, 1))
-    staged = plan.sink.stage(plan.batch, part, drained(first, pieces)) if first else None
+    staged = _staged(plan, part, _runs(plan, slices, found), found)
     return PartResult(
         part=part,
         last=slices[-1].last,
@@ -121,8 +118,42 @@ def _stage(plan: ApplyPlan, part: int, slices: list[Slice]) -> PartResult:
     )
 
 
-def _net_pieces(plan: ApplyPlan, slices: list[Slice], found: _Found) -> Iterator[NetChanges]:
-    """In runs of bounded length, so that memory stays flat whatever the size of a transaction.
+def _staged(plan: ApplyPlan, part: int, runs: Iterator[list[Changes]], found: _Found) -> Receipt | None:
+    """What the sink takes of the changes, if there are any."""
+    match plan.sink:
+        case RowSink():
+            nets = _net(runs, found)
+            first = list(itertools.islice(nets, 1))
+            return plan.sink.stage(plan.batch, part, drained(first, nets)) if first else None
+        case ChangeSink():
+            changes = _each(runs, found)
+            begin = list(itertools.islice(changes, 1))
+            return plan.sink.stage_changes(plan.batch, part, drained(begin, changes)) if begin else None
+        case _:
+            raise TypeError(f"sink {plan.sink.name} takes neither rows nor changes")
+
+
+def _net(runs: Iterator[list[Changes]], found: _Found) -> Iterator[NetChanges]:
+    for run in runs:
+        for net in net_changes(run):
+            if net.truncate:
+                found.truncated.add(net.schema.table)
+            yield net
+
+
+def _each(runs: Iterator[list[Changes]], found: _Found) -> Iterator[Changes]:
+    for run in runs:
+        while run:
+            changes = run.pop(0)
+            if (changes.op == Op.TRUNCATE).any():
+                found.truncated.add(changes.schema.table)
+            yield changes
+
+
+def _runs(plan: ApplyPlan, slices: list[Slice], found: _Found) -> Iterator[list[Changes]]:
+    """The wanted changes in runs of bounded length, so that memory stays flat whatever the size of a transaction.
+
+    A run is of one version of one table.
 
     Small slices share a run: what a run costs is mostly per run and table, not per change.
     """
@@ -131,18 +162,18 @@ def _net_pieces(plan: ApplyPlan, slices: list[Slice], found: _Found) -> Iterator
     for piece in slices:
         for changes in _changes_in(plan, piece, found):
             if size + changes.nbytes > RUN_BYTES:
-                yield from _net_of_much(runs, found)
+                yield from _taken_of_much(runs, found)
                 rows = size = 0
             _add(runs.setdefault(changes.schema.table, []), changes)
             rows, size = rows + len(changes), size + changes.nbytes
             del changes  # what is staged must not be held while the next is read
             if size > RUN_BYTES:
-                yield from _net_of_much(runs, found)
+                yield from _taken_of_much(runs, found)
                 rows = size = 0
         if rows >= RUN_ROWS:
-            yield from _net_of(runs, found)
+            yield from _taken(runs, found)
             rows = size = 0
-    yield from _net_of(runs, found)
+    yield from _taken(runs, found)
 
 
 def _changes_in(plan: ApplyPlan, piece: Slice, found: _Found) -> Iterator[Changes]:
@@ -205,13 +236,13 @@ def _under(changes: Changes, table: str) -> Changes:
     return dataclasses.replace(changes, schema=msgspec.structs.replace(changes.schema, schema=schema, name=name))
 
 
-def _net_of_much(runs: dict[str, list[list[Changes]]], found: _Found) -> Iterator[NetChanges]:
+def _taken_of_much(runs: dict[str, list[list[Changes]]], found: _Found) -> Iterator[list[Changes]]:
     """Large runs, whose memory Arrow's allocator would keep for the next one."""
-    yield from _net_of(runs, found)
+    yield from _taken(runs, found)
     pa.default_memory_pool().release_unused()
 
 
-def _net_of(runs: dict[str, list[list[Changes]]], found: _Found) -> Iterator[NetChanges]:
+def _taken(runs: dict[str, list[list[Changes]]], found: _Found) -> Iterator[list[Changes]]:
     """The runs are taken out, so that nobody holds what is done with."""
     while runs:
         table, own = next(iter(runs.items()))
@@ -221,10 +252,7 @@ def _net_of(runs: dict[str, list[list[Changes]]], found: _Found) -> Iterator[Net
             run = own.pop(0)
             if versions[-1:] != [run[0].schema]:
                 versions.append(run[0].schema)
-            for net in net_changes(run):
-                if net.truncate:
-                    found.truncated.add(table)
-                yield net
+            yield run
 
 
 def _add(runs: list[list[Changes]], changes: Changes) -> None:

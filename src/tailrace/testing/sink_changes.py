@@ -15,10 +15,10 @@ from tailrace.model.lifecycle import TableState, TableStatus
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.model.types import ColumnType, Kind
 from tailrace.model.watermark import Watermark
-from tailrace.sinks.base import Batch, ChunkMark, Sink
+from tailrace.sinks.base import Batch, ChunkMark, DatabaseSink
 
 Rows: TypeAlias = Sequence[tuple[Any, ...]] | pa.RecordBatch
-MakeSink = Callable[..., Sink]
+MakeSink = Callable[..., DatabaseSink]
 ReadRows = Callable[[TableSchema], list[tuple[Any, ...]]]
 Inventory = Callable[[], list[str]]
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tailrace.sinks.base import Sink
+from tailrace.sinks.base import DatabaseSink
 from tailrace.testing.sink_changes import MakeSink
 from tailrace.testing.sink_contract_commits import CommitsContract
 from tailrace.testing.sink_contract_evolution import EvolutionContract
@@ -29,7 +29,7 @@ class SinkContract(RowsContract, ValuesContract, CommitsContract, SnapshotsContr
     """All of it."""
 
     @pytest.fixture
-    def sink(self, make_sink: MakeSink) -> Iterator[Sink]:
+    def sink(self, make_sink: MakeSink) -> Iterator[DatabaseSink]:
         sink = make_sink()
         yield sink
         sink.close()

@@ -14,7 +14,7 @@ import pytest
 from tailrace.model.lifecycle import TableState, TableStatus
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.model.types import ColumnType, Kind
-from tailrace.sinks.base import Batch, Evolved, Sink
+from tailrace.sinks.base import Batch, DatabaseSink, Evolved
 from tailrace.testing.sample_values import SAMPLES
 from tailrace.testing.sink_changes import (
     INT,
@@ -68,7 +68,7 @@ class EvolutionContract:
 
     @pytest.mark.parametrize("schema", [ITEMS, LOOSE], ids=["key", "no key"])
     def test_readers_see_the_rows_of_before_until_a_second_copy_is_live(
-        self, sink: Sink, rows: ReadRows, inventory: Inventory, schema: TableSchema
+        self, sink: DatabaseSink, rows: ReadRows, inventory: Inventory, schema: TableSchema
     ) -> None:
         first = [(n, "old", None)[: len(schema.columns)] for n in range(5)]
         second = [(n, "new" if n % 2 else "old", None)[: len(schema.columns)] for n in range(2, 9)]
@@ -82,7 +82,7 @@ class EvolutionContract:
         assert sink.read_state().tables[schema.table].is_beside is False
         assert inventory() == there
 
-    def test_changes_of_a_table_that_catches_up_go_into_its_copy(self, sink: Sink, rows: ReadRows) -> None:
+    def test_changes_of_a_table_that_catches_up_go_into_its_copy(self, sink: DatabaseSink, rows: ReadRows) -> None:
         live(sink, load(sink, ITEMS, [(1, "old", None), (2, "old", None)]), ITEMS)
         begun = load(sink, ITEMS, [(1, "new", None), (2, "new", None)], generation=2)
         part = sink.stage("catch-up", 0, [net(ITEMS, [(3, "caught up", None)], deletes=[(1,)])])
@@ -104,7 +104,7 @@ class EvolutionContract:
         ids=["another type", "another column", "no key", "another key"],
     )
     def test_a_second_copy_may_have_another_shape(
-        self, sink: Sink, rows: ReadRows, changed: TableSchema, content: Rows
+        self, sink: DatabaseSink, rows: ReadRows, changed: TableSchema, content: Rows
     ) -> None:
         live(sink, load(sink, ITEMS, [(1, "old", None)]), ITEMS)
         begun = load(sink, changed, content, generation=2)
@@ -115,7 +115,7 @@ class EvolutionContract:
         assert same(rows(changed), [*content, (7, "z", None)])
 
     def test_a_second_copy_that_is_begun_again_or_given_up_leaves_nothing(
-        self, sink: Sink, rows: ReadRows, inventory: Inventory
+        self, sink: DatabaseSink, rows: ReadRows, inventory: Inventory
     ) -> None:
         live(sink, load(sink, ITEMS, [(1, "old", None)]), ITEMS)
         there = inventory()
@@ -128,7 +128,7 @@ class EvolutionContract:
         sink.clean()
         assert (rows(ITEMS), inventory()) == ([(1, "new", None)], there)
 
-    def test_a_first_copy_that_is_begun_again_is_not_kept(self, sink: Sink, rows: ReadRows) -> None:
+    def test_a_first_copy_that_is_begun_again_is_not_kept(self, sink: DatabaseSink, rows: ReadRows) -> None:
         begun = load(sink, ITEMS, [(1, "half", None)])
         begun = msgspec.structs.replace(begun, visibility="1:1:")
         sink.commit(Batch(tables=(begun,)), SourceRows(ITEMS))
@@ -139,7 +139,7 @@ class EvolutionContract:
     @pytest.mark.parametrize("failpoint", ["sink-before-commit", "sink-committed"])
     @pytest.mark.parametrize("column", [NOTES, Column("notes", INT)], ids=["same shape", "another shape"])
     def test_a_process_killed_while_a_copy_takes_its_place_has_put_it_there_or_not(
-        self, sink: Sink, make_sink: Any, rows: ReadRows, tmp_path: Path, failpoint: str, column: Column
+        self, sink: DatabaseSink, make_sink: Any, rows: ReadRows, tmp_path: Path, failpoint: str, column: Column
     ) -> None:
         live(sink, load(sink, ITEMS, [(1, "old", None)]), ITEMS)
         changed = msgspec.structs.replace(ITEMS, columns=(*ITEMS.columns[:2], column))
@@ -160,12 +160,14 @@ class EvolutionContract:
     # --- changes in place --------------------------------------------------------------------------------------------
 
     @pytest.fixture
-    def begun(self, sink: Sink) -> Sink:
+    def begun(self, sink: DatabaseSink) -> DatabaseSink:
         live(sink, load(sink, NUMBERED, [(1, "a", "x"), (2, "b", "y")]), NUMBERED)
         apply(sink, [net(NUMBERED, [(2, "b", "z")])], 10)
         return sink
 
-    def test_a_column_that_came_with_a_value_has_it_in_all_rows_of_before(self, begun: Sink, rows: ReadRows) -> None:
+    def test_a_column_that_came_with_a_value_has_it_in_all_rows_of_before(
+        self, begun: DatabaseSink, rows: ReadRows
+    ) -> None:
         wider = version(*NUMBERED.columns, Column("n", INT, number=4), Column("t", TEXT, number=5))
         change = evolved(NUMBERED, wider, pa.RecordBatch.from_pydict({"n": [7], "t": ["it's a \\ 'default'"]}))
         assert begun.takes_in_place(change)
@@ -176,7 +178,7 @@ class EvolutionContract:
         assert same(rows(wider), [*expected, (4, "d", "x", None, None)])
 
     def test_a_renamed_column_keeps_its_values_and_takes_those_of_either_name(
-        self, begun: Sink, rows: ReadRows
+        self, begun: DatabaseSink, rows: ReadRows
     ) -> None:
         renamed = version(ID, NAME, Column("remarks", TEXT, number=3))
         change = evolved(NUMBERED, renamed)
@@ -187,7 +189,7 @@ class EvolutionContract:
 
     @pytest.mark.parametrize("last", ["remarks", "comments", "notes"], ids=["the same", "another", "back"])
     def test_a_process_killed_while_a_column_is_renamed_loses_no_values(
-        self, begun: Sink, make_sink: Any, rows: ReadRows, tmp_path: Path, last: str
+        self, begun: DatabaseSink, make_sink: Any, rows: ReadRows, tmp_path: Path, last: str
     ) -> None:
         """Whatever the column is called when the next run looks at it."""
         first, final = renamed_to("remarks"), renamed_to(last)
@@ -204,7 +206,13 @@ class EvolutionContract:
 
     @pytest.mark.parametrize("is_repeated", [True, False], ids=["repeated", "given up"])
     def test_a_process_killed_while_a_table_changes_has_changed_it_or_not(
-        self, begun: Sink, make_sink: Any, rows: ReadRows, inventory: Inventory, tmp_path: Path, is_repeated: bool
+        self,
+        begun: DatabaseSink,
+        make_sink: Any,
+        rows: ReadRows,
+        inventory: Inventory,
+        tmp_path: Path,
+        is_repeated: bool,
     ) -> None:
         there = len(inventory())
         wider = version(ID, NAME, NOTES, Column("n", INT, number=4), name="things")
@@ -220,14 +228,14 @@ class EvolutionContract:
         assert len(inventory()) == there
         again.close()
 
-    def test_a_renamed_key_is_still_the_key(self, begun: Sink, rows: ReadRows) -> None:
+    def test_a_renamed_key_is_still_the_key(self, begun: DatabaseSink, rows: ReadRows) -> None:
         renamed = version(Column("number", INT, nullable=False, number=1), NAME, NOTES, key=("number",))
         change = evolved(NUMBERED, renamed)
         assert begun.takes_in_place(change)
         take_in(begun, change, [net(NUMBERED, deletes=[(2,)]), net(renamed, [(1, "a2", "x"), (3, "c", None)])], 20)
         assert same(rows(renamed), [(1, "a2", "x"), (3, "c", None)])
 
-    def test_names_that_are_taken_are_not_taken_in(self, begun: Sink) -> None:
+    def test_names_that_are_taken_are_not_taken_in(self, begun: DatabaseSink) -> None:
         swapped = version(ID, Column("notes", TEXT, number=2), Column("name", TEXT, number=3))
         assert not begun.takes_in_place(evolved(NUMBERED, swapped))
         back = version(ID, NAME, Column("notes", TEXT, number=4))
@@ -235,7 +243,7 @@ class EvolutionContract:
         assert not begun.takes_in_place(evolved(NUMBERED, back, fills))
         assert not begun.takes_in_place(evolved(version(ID, NAME), back))  # with values, and a default, of before
 
-    def test_a_table_gets_another_name(self, begun: Sink, rows: ReadRows, inventory: Inventory) -> None:
+    def test_a_table_gets_another_name(self, begun: DatabaseSink, rows: ReadRows, inventory: Inventory) -> None:
         count = len(inventory())
         moved = msgspec.structs.replace(NUMBERED, name="things")
         change = evolved(NUMBERED, moved)
@@ -246,7 +254,7 @@ class EvolutionContract:
         assert same(rows(moved), [(1, "a", "x"), (2, "b", "z"), (3, "c", None)])
         assert len(inventory()) == count
 
-    def test_a_table_that_is_ahead_is_so_under_its_other_name(self, begun: Sink, rows: ReadRows) -> None:
+    def test_a_table_that_is_ahead_is_so_under_its_other_name(self, begun: DatabaseSink, rows: ReadRows) -> None:
         change = partial(NUMBERED, ("notes",), [(5, "e", None)])
         apply(begun, [net(NUMBERED, partials=[change])], 20, SourceRows(NUMBERED, [(5, "later", "of its own")]))
         renamed = msgspec.structs.replace(NUMBERED, name="things")
@@ -261,11 +269,13 @@ class EvolutionContract:
         assert ahead == {renamed.table: ""}
         assert same(rows(renamed), [(1, "a", "x"), (2, "b", "z"), (9, "f", "right")])
 
-    def test_a_table_does_not_take_the_name_of_another(self, begun: Sink) -> None:
+    def test_a_table_does_not_take_the_name_of_another(self, begun: DatabaseSink) -> None:
         apply(begun, [net(LOOSE, [(1, "a")])], 20)
         assert not begun.takes_in_place(evolved(NUMBERED, msgspec.structs.replace(NUMBERED, name="loose")))
 
-    def test_deletes_that_differ_in_a_column_that_went_delete_as_many_copies(self, sink: Sink, rows: ReadRows) -> None:
+    def test_deletes_that_differ_in_a_column_that_went_delete_as_many_copies(
+        self, sink: DatabaseSink, rows: ReadRows
+    ) -> None:
         before = msgspec.structs.replace(LOOSE, columns=(Column("x", INT, number=1), Column("y", TEXT, number=2)))
         after = msgspec.structs.replace(before, columns=before.columns[:1])
         live(sink, load(sink, before, [(1, "a"), (1, "b"), (1, "c"), (1, "d"), (1, None), (2, "a")]), before)
@@ -274,7 +284,9 @@ class EvolutionContract:
         take_in(sink, evolved(before, after), [gone, net(after, [(9,)])], 10)
         assert same(rows(after), [(1,), (1,), (2,), (9,)])
 
-    def test_longer_texts_and_numbers_are_taken_where_shorter_ones_were(self, sink: Sink, rows: ReadRows) -> None:
+    def test_longer_texts_and_numbers_are_taken_where_shorter_ones_were(
+        self, sink: DatabaseSink, rows: ReadRows
+    ) -> None:
         def table(text: ColumnType, number: ColumnType) -> TableSchema:
             return version(ID, Column("t", text, number=2), Column("m", number, number=3))
 
@@ -287,7 +299,7 @@ class EvolutionContract:
         found = {key: (text, str(number)) for key, text, number in rows(wide)}
         assert found == {1: ("abc", "123.45"), 2: ("def", "1.00"), 3: ("x" * 5000, "1234567890.12")}
 
-    def test_a_filled_column_is_what_its_rows_would_be(self, sink: Sink, rows: ReadRows) -> None:
+    def test_a_filled_column_is_what_its_rows_would_be(self, sink: DatabaseSink, rows: ReadRows) -> None:
         """Each value of each type that can be filled in is the same as one that is written."""
         before = version(ID)
         live(sink, load(sink, before, [(1,)]), before)

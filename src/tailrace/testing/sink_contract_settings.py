@@ -12,7 +12,7 @@ import pytest
 from tailrace.errors import SinkRejected
 from tailrace.model.lifecycle import TableState
 from tailrace.model.schema import Column, TableSchema
-from tailrace.sinks.base import Batch, Quarantined, Sink
+from tailrace.sinks.base import Batch, DatabaseSink, Quarantined
 from tailrace.sinks.sql import bookkeeping
 from tailrace.sinks.sql.quarantine import isolation
 from tailrace.testing.sink_changes import (
@@ -123,7 +123,7 @@ class QuarantineContract:
     """`on_error: quarantine`. Needs the fixtures `refuse` and `keep`, besides those of `SinkContract`."""
 
     @pytest.fixture
-    def strict(self, make_sink: MakeSink, refuse: Refuse) -> Sink:
+    def strict(self, make_sink: MakeSink, refuse: Refuse) -> DatabaseSink:
         """A sink whose table `items` refuses the name `bad`; what it refuses is set aside."""
         sink = make_sink(on_error="quarantine")
         sink.begin_snapshot(status(ITEMS, TableState.LIVE), [], clear=True)
@@ -131,7 +131,7 @@ class QuarantineContract:
         refuse(ITEMS, "name", BAD)
         return sink
 
-    def test_a_refused_row_is_set_aside_and_the_others_go_on(self, strict: Sink, rows: ReadRows) -> None:
+    def test_a_refused_row_is_set_aside_and_the_others_go_on(self, strict: DatabaseSink, rows: ReadRows) -> None:
         content = [(n, BAD if n in (17, 60) else "good", None) for n in range(100)]
         for _ in range(2):  # the second time it is there already
             apply(strict, [net(ITEMS, content)], 10)
@@ -159,7 +159,7 @@ class QuarantineContract:
         sink.close()
 
     def test_a_large_value_of_a_refused_row_is_set_aside_in_part(
-        self, strict: Sink, monkeypatch: pytest.MonkeyPatch
+        self, strict: DatabaseSink, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(bookkeeping, "PAYLOAD_CHARACTERS", 1000)
         apply(strict, [net(ITEMS, [(1, BAD, "ü" * 5000), (2, BAD, "ü" * 500)])], 10)
@@ -169,7 +169,7 @@ class QuarantineContract:
         assert (first["name"], second["notes"]) == (BAD, "ü" * 500)
         strict.close()
 
-    def test_a_refused_update_leaves_the_row_as_it_was(self, strict: Sink, rows: ReadRows) -> None:
+    def test_a_refused_update_leaves_the_row_as_it_was(self, strict: DatabaseSink, rows: ReadRows) -> None:
         apply(strict, [net(ITEMS, [(1, "a", "x"), (2, "b", "y")])], 10)
         change = partial(ITEMS, ("notes",), [(1, BAD, None), (2, "B", None)])
         apply(strict, [net(ITEMS, partials=[change])], 20)
@@ -177,7 +177,9 @@ class QuarantineContract:
         assert _told(strict.quarantined()) == [("update", "1")]
         strict.close()
 
-    def test_a_partial_row_after_a_refused_one_is_read_from_the_source(self, strict: Sink, rows: ReadRows) -> None:
+    def test_a_partial_row_after_a_refused_one_is_read_from_the_source(
+        self, strict: DatabaseSink, rows: ReadRows
+    ) -> None:
         """The sink has the row as it was before the refused change, which may have sent what this one does not."""
         apply(strict, [net(ITEMS, [(1, "a", "old"), (2, "b", "y"), (3, "c", "z")])], 10)
         apply(strict, [net(ITEMS, [(1, BAD, "new")])], 20)
@@ -192,7 +194,9 @@ class QuarantineContract:
         assert sorted(rows(ITEMS)) == [(2, "B", "y"), (3, "c", "z"), (9, "moved", "new")]
         strict.close()
 
-    def test_a_replay_makes_a_table_be_ahead_until_its_changes_have_come(self, strict: Sink, rows: ReadRows) -> None:
+    def test_a_replay_makes_a_table_be_ahead_until_its_changes_have_come(
+        self, strict: DatabaseSink, rows: ReadRows
+    ) -> None:
         apply(strict, [net(ITEMS, [(1, BAD, "first"), (5, "b", "second")])], 10)
         assert strict.replay(strict.quarantined(), SourceRows(ITEMS, [(1, "b", "second")])) == 1  # it was 5 before
         source = SourceRows(ITEMS, [(7, "a", "first")])
@@ -203,7 +207,7 @@ class QuarantineContract:
         strict.close()
 
     def test_a_table_with_rows_of_the_source_is_ahead_until_its_place_is_past_them(
-        self, strict: Sink, rows: ReadRows
+        self, strict: DatabaseSink, rows: ReadRows
     ) -> None:
         change = partial(ITEMS, ("notes",), [(1, "a", None)])
         apply(strict, [net(ITEMS, partials=[change])], 10, SourceRows(ITEMS, [(1, "later", "of its own")]))
@@ -254,7 +258,7 @@ class QuarantineContract:
         sink.close()
 
     def test_too_many_refused_rows_are_another_problem(
-        self, strict: Sink, rows: ReadRows, monkeypatch: pytest.MonkeyPatch
+        self, strict: DatabaseSink, rows: ReadRows, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(isolation, "MOST_REFUSED", 3)
         with pytest.raises(SinkRejected):
@@ -262,7 +266,7 @@ class QuarantineContract:
         assert (rows(ITEMS), strict.quarantined()) == ([], [])
         strict.close()
 
-    def test_replay_writes_what_the_source_has_now(self, strict: Sink, rows: ReadRows) -> None:
+    def test_replay_writes_what_the_source_has_now(self, strict: DatabaseSink, rows: ReadRows) -> None:
         apply(strict, [net(ITEMS, [(n, BAD, None) for n in (1, 2, 3)])], 10)
         mended = SourceRows(ITEMS, [(1, "mended", "x"), (2, BAD, None)])  # and 3 is gone
         assert strict.replay(strict.quarantined(), mended) == 2
@@ -289,7 +293,7 @@ class QuarantineContract:
         assert (rows(ITEMS), sink.quarantined()) == ([(1, "a", None)], [])
         sink.close()
 
-    def test_a_refused_move_is_made_up_for_under_both_keys(self, strict: Sink, rows: ReadRows) -> None:
+    def test_a_refused_move_is_made_up_for_under_both_keys(self, strict: DatabaseSink, rows: ReadRows) -> None:
         apply(strict, [net(ITEMS, [(1, "a", "x"), (2, "b", "y")])], 10)
         move = partial(ITEMS, ("notes",), [(5, BAD, None)], [(1,)])
         apply(strict, [net(ITEMS, partials=[move])], 20)
@@ -327,7 +331,7 @@ class QuarantineContract:
         assert sorted(rows(THINGS)) == [(1, "mended", None), (2, "b", None)]
         sink.close()
 
-    def test_a_forgotten_pipeline_has_no_quarantine(self, strict: Sink) -> None:
+    def test_a_forgotten_pipeline_has_no_quarantine(self, strict: DatabaseSink) -> None:
         apply(strict, [net(ITEMS, [(1, BAD, None)])], 10)
         strict.forget()
         assert strict.quarantined() == []

@@ -12,7 +12,7 @@ from tailrace.errors import SinkRejected
 from tailrace.model.lifecycle import TableState
 from tailrace.model.schema import Column, TableSchema
 from tailrace.model.types import ColumnType, Kind
-from tailrace.sinks.base import Batch, Evolved, Sink
+from tailrace.sinks.base import Batch, DatabaseSink, Evolved
 from tailrace.testing.sink_changes import (
     INT,
     ITEMS,
@@ -44,14 +44,16 @@ REFERRING = (
 class TablesContract:
     """Needs a fixture `execute`, besides those of `SinkContract`."""
 
-    def test_rows_of_somebody_else_are_never_cleared_away(self, sink: Sink, rows: ReadRows, execute: Execute) -> None:
+    def test_rows_of_somebody_else_are_never_cleared_away(
+        self, sink: DatabaseSink, rows: ReadRows, execute: Execute
+    ) -> None:
         execute("CREATE TABLE items (id bigint PRIMARY KEY)", "INSERT INTO items VALUES (1)")
         with pytest.raises(SinkRejected, match="items has rows that tailrace did not write"):
             sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True)
         assert rows(NUMBERS) == [(1,)]
 
     def test_a_table_of_another_pipeline_is_refused_until_that_is_dropped(
-        self, sink: Sink, make_sink: MakeSink, rows: ReadRows
+        self, sink: DatabaseSink, make_sink: MakeSink, rows: ReadRows
     ) -> None:
         other = make_sink("other")
         other.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True)
@@ -65,7 +67,7 @@ class TablesContract:
         assert rows(NUMBERS) == [(2,)]
 
     def test_a_column_that_somebody_renamed_is_not_made_anew(
-        self, sink: Sink, rows: ReadRows, execute: Execute
+        self, sink: DatabaseSink, rows: ReadRows, execute: Execute
     ) -> None:
         """It would be empty in the rows that are there."""
         live(sink, load(sink, NAMED, [(1, "a"), (2, "b")]), NAMED)
@@ -84,14 +86,14 @@ class TablesContract:
     # --- foreign keys of others --------------------------------------------------------------------------------------
 
     @pytest.fixture
-    def referred(self, sink: Sink, execute: Execute) -> Sink:
+    def referred(self, sink: DatabaseSink, execute: Execute) -> DatabaseSink:
         """Rows of others refer to those of a table, and go with them."""
         live(sink, load(sink, NAMED, [(1, "a"), (2, "b"), (3, "c")]), NAMED)
         execute(REFERRING, "INSERT INTO own VALUES (1), (2)")
         return sink
 
     def test_rows_that_refer_to_a_table_stay_when_it_is_copied_again(
-        self, referred: Sink, rows: ReadRows, execute: Execute
+        self, referred: DatabaseSink, rows: ReadRows, execute: Execute
     ) -> None:
         execute("CREATE UNIQUE INDEX by_name ON items (name)")
         live(referred, load(referred, NAMED, [(1, "A"), (2, "b"), (4, "a")], generation=2), NAMED)
@@ -103,7 +105,7 @@ class ForeignKeysContract(TablesContract):
     """Of databases that heed foreign keys in the sink's own sessions."""
 
     def test_a_copy_that_can_not_spare_the_rows_that_others_refer_to_is_refused(
-        self, referred: Sink, rows: ReadRows, execute: Execute
+        self, referred: DatabaseSink, rows: ReadRows, execute: Execute
     ) -> None:
         execute("CREATE UNIQUE INDEX by_name ON items (name)")
         begun = load(referred, NAMED, [(1, "b"), (2, "a")], generation=2)
@@ -113,7 +115,7 @@ class ForeignKeysContract(TablesContract):
         assert (sorted(rows(NAMED)), sorted(rows(OWN))) == ([(1, "a"), (2, "b"), (3, "c")], [(1,), (2,)])
 
     def test_a_first_copy_that_begins_anew_does_not_clear_rows_that_others_refer_to(
-        self, sink: Sink, rows: ReadRows, execute: Execute
+        self, sink: DatabaseSink, rows: ReadRows, execute: Execute
     ) -> None:
         begun = msgspec.structs.replace(load(sink, NAMED, [(1, "a"), (2, "b")]), visibility="1:1:")
         sink.commit(Batch(tables=(begun,)), SourceRows(NAMED))
@@ -124,7 +126,7 @@ class ForeignKeysContract(TablesContract):
         assert sorted(rows(OWN)) == [(1,), (2,)]
 
     def test_a_table_that_others_refer_to_is_not_replaced(
-        self, referred: Sink, rows: ReadRows, execute: Execute
+        self, referred: DatabaseSink, rows: ReadRows, execute: Execute
     ) -> None:
         """It is refused before anything is copied, and as that table's own trouble."""
         with pytest.raises(SinkRejected, match=r"foreign key to_items of table .*own in the sink leads to") as caught:
@@ -135,7 +137,7 @@ class ForeignKeysContract(TablesContract):
         assert rows(COUNTED) == [(1, 5)]
 
     def test_a_table_that_others_came_to_refer_to_is_not_replaced(
-        self, sink: Sink, rows: ReadRows, execute: Execute
+        self, sink: DatabaseSink, rows: ReadRows, execute: Execute
     ) -> None:
         live(sink, load(sink, NAMED, [(1, "a")]), NAMED)
         begun = load(sink, COUNTED, [(1, 5)], generation=2)
@@ -150,7 +152,7 @@ class ForeignKeysContract(TablesContract):
         assert (rows(ORDERS), rows(OWN)) == ([(1, 1)], [(1,)])
 
 
-def assert_table_is_refused(sink: Sink, words: str) -> None:
+def assert_table_is_refused(sink: DatabaseSink, words: str) -> None:
     """The table `items` that is there can take neither a copy nor changes, and the sink stays where it was."""
     for use in (
         lambda: sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT), [], clear=True),

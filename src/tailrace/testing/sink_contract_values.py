@@ -10,7 +10,7 @@ import pyarrow as pa
 from tailrace.model.lifecycle import TableState
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.model.types import ColumnType, Kind
-from tailrace.sinks.base import Sink
+from tailrace.sinks.base import DatabaseSink
 from tailrace.testing.sample_values import SAMPLES
 from tailrace.testing.sink_changes import (
     INT,
@@ -33,7 +33,9 @@ class ValuesContract:
 
     # --- values ------------------------------------------------------------------------------------------------------
 
-    def test_values_come_back_exactly(self, sink: Sink, rows: ReadRows, expected_values: dict[str, list[Any]]) -> None:
+    def test_values_come_back_exactly(
+        self, sink: DatabaseSink, rows: ReadRows, expected_values: dict[str, list[Any]]
+    ) -> None:
         typed = {name: _typed(number, name) for number, name in enumerate(expected_values)}
         apply(sink, [net(schema, batch) for schema, batch in typed.values()], 10)
         for name, (schema, batch) in typed.items():
@@ -43,7 +45,7 @@ class ValuesContract:
             assert same(read, sink.expected_rows(schema, batch)), name
 
     def test_values_of_a_chunk_come_back_as_those_of_a_batch(
-        self, sink: Sink, rows: ReadRows, expected_values: dict[str, list[Any]]
+        self, sink: DatabaseSink, rows: ReadRows, expected_values: dict[str, list[Any]]
     ) -> None:
         for number, name in enumerate(expected_values):
             schema, batch = _typed(number, name)
@@ -53,7 +55,7 @@ class ValuesContract:
             assert (name, list(map(repr, found))) == (name, list(map(repr, expected_values[name])))
 
     def test_a_row_of_any_type_can_be_found_by_its_value(
-        self, sink: Sink, rows: ReadRows, expected_values: dict[str, list[Any]]
+        self, sink: DatabaseSink, rows: ReadRows, expected_values: dict[str, list[Any]]
     ) -> None:
         for number, name in enumerate(expected_values):
             schema = TableSchema("public", f"one_{number}", (Column("v", SAMPLES[name].type),), (), Identity.FULL)
@@ -64,7 +66,9 @@ class ValuesContract:
             apply(sink, [net(schema, deletes=batch, copies=[1] * batch.num_rows)], 20 * number + 20)
             assert same(rows(schema) * 2, before), name
 
-    def test_values_can_be_keys(self, sink: Sink, rows: ReadRows, expected_values: dict[str, list[Any]]) -> None:
+    def test_values_can_be_keys(
+        self, sink: DatabaseSink, rows: ReadRows, expected_values: dict[str, list[Any]]
+    ) -> None:
         for number, name in enumerate(name for name in KEY_SAMPLES if name in expected_values):
             columns = (Column("n", INT), Column("k", SAMPLES[name].type))
             schema = TableSchema("public", f"by_value_{number}", columns, ("k",))
@@ -76,13 +80,13 @@ class ValuesContract:
             apply(sink, [net(schema, deletes=ones.select(["k"]))], 30 * number + 30)
             assert (name, rows(schema)) == (name, [])
 
-    def test_negative_zero_keeps_its_sign(self, sink: Sink, rows: ReadRows) -> None:
+    def test_negative_zero_keeps_its_sign(self, sink: DatabaseSink, rows: ReadRows) -> None:
         schema = TableSchema("public", "zero", (Column("x", ColumnType(Kind.FLOAT64, "double precision")),))
         apply(sink, [net(schema, [(-0.0,)])], 10)
         ((zero,),) = rows(schema)
         assert (zero, math.copysign(1, zero)) == (0.0, -1.0)
 
-    def test_either_zero_of_a_table_without_a_key_is_deleted(self, sink: Sink, rows: ReadRows) -> None:
+    def test_either_zero_of_a_table_without_a_key_is_deleted(self, sink: DatabaseSink, rows: ReadRows) -> None:
         schema = TableSchema("public", "zeros", (Column("x", ColumnType(Kind.FLOAT64, "double precision")),))
         apply(sink, [net(schema, [(0.0,), (-0.0,), (0.0,)])], 10)
         apply(sink, [net(schema, deletes=[(0.0,), (-0.0,)], copies=[1, 1])], 20)

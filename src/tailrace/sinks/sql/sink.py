@@ -26,7 +26,17 @@ from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType
 from tailrace.model.watermark import SourceIdentity, Watermark
-from tailrace.sinks.base import Batch, ChunkMark, Evolved, FetchRows, Quarantined, Rejected, Sink, SinkState
+from tailrace.sinks.base import (
+    Atomic,
+    Batch,
+    ChunkMark,
+    DatabaseSink,
+    Evolved,
+    FetchRows,
+    Quarantined,
+    Rejected,
+    SinkState,
+)
 from tailrace.sinks.mapping import SchemaMapping
 from tailrace.sinks.sql.bookkeeping import JUST_READ, Bookkeeping
 from tailrace.sinks.sql.chunks import ChunkLoader
@@ -63,10 +73,11 @@ class Ready(NamedTuple):
     is_single_key: bool
 
 
-class SqlSink(Sink):
+class SqlSink(DatabaseSink):
     """Picklable: connections are made where they are used. Several threads may use it at once."""
 
     max_parts = 64
+    atomic = Atomic.BATCH
 
     def __init__(self, dialect: Dialect, pipeline: config.Pipeline, name: str) -> None:
         self.dialect = dialect
@@ -214,7 +225,7 @@ class SqlSink(Sink):
 
     def commit(self, batch: Batch, fetch: FetchRows) -> int:
         """The order that matters: may we, is it new, apply, remember, commit. What was staged goes, in any case."""
-        staged = [table for part in batch.parts for table in part.tables]
+        staged = [table for part in _parts(batch) for table in part.tables]
         with self._sessions.use("committing a batch") as session, self._leaving(session, staged):
             self._create_notes(session)
             self._refuse_unsettled(session, batch)
@@ -255,7 +266,7 @@ class SqlSink(Sink):
                 self._take_in(session, evolved)
         newest = {evolved.schema.table: evolved.schema for evolved in batch.evolved}
         beside = self._beside(session, batch)
-        for schema in (changes.schema for part in batch.parts for changes in part.changes):
+        for schema in (changes.schema for part in _parts(batch) for changes in part.changes):
             with _trouble_of(schema.table), self._sessions.errors(f"changing the table of {schema.table}"):
                 target = self._places.table(schema, is_beside=schema.table in beside)
                 self._evolve(session, newest.get(schema.table, schema), target)
@@ -301,7 +312,7 @@ class SqlSink(Sink):
         known_as = {evolved.schema.table: evolved.before.table for evolved in batch.evolved}  # in our notes, as yet
         beside = self._beside(session, batch)
         touched = 0
-        for changes in (changes for part in batch.parts for changes in part.changes):
+        for changes in (changes for part in _parts(batch) for changes in part.changes):
             table = changes.schema.table
             known = known_as.get(table, table)
             if table in newest:
@@ -336,7 +347,7 @@ class SqlSink(Sink):
     def _set_aside(self, session: Session, batch: Batch, refused: Refused) -> None:
         """Not the rows of a table that is to be copied again, of which nothing in this batch is applied."""
         again = {status.table for status in batch.tables if status.state is TableState.SNAPSHOT}
-        rejected = [item for part in batch.parts for item in part.rejected if item.table not in again] + refused.rows
+        rejected = [item for part in _parts(batch) for item in part.rejected if item.table not in again] + refused.rows
         if rejected:
             places = [batch.watermark] if batch.watermark is not None else [s.watermark for s in batch.tables]
             self._notes.write_rejected(session, rejected, places[0])
@@ -763,3 +774,8 @@ def _trouble_of(table: str) -> Iterator[None]:
         raise SinkRejected(
             f"{table} met with an error that nobody expected: {where}", hint=hint, table=table
         ) from error
+
+
+def _parts(batch: Batch) -> list[StagedPart]:
+    """The receipts of a batch, which are our own."""
+    return [part for part in batch.parts if isinstance(part, StagedPart)]

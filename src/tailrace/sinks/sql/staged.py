@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -66,6 +66,10 @@ class StagedPart(msgspec.Struct, frozen=True):
     changes: tuple[StagedChanges, ...]
     tables: tuple[str, ...] = ()
     rejected: tuple[Rejected, ...] = ()
+
+    def without(self, tables: Collection[str]) -> StagedPart:
+        kept = tuple(changes for changes in self.changes if changes.schema.table not in tables)
+        return msgspec.structs.replace(self, changes=kept)
 
 
 class Relation(msgspec.Struct, frozen=True):
