@@ -60,6 +60,28 @@ def test_nothing_is_read_by_the_name_of_another_column(postgres_url: str, source
     source.drop()
 
 
+def test_a_plan_is_not_of_another_table_that_has_the_name_for_a_time(postgres_url: str, source: Any) -> None:
+    [schema] = source.tables() if source.prepare() else []
+    execute(postgres_url, "CREATE TABLE others (id int PRIMARY KEY, n int)", "INSERT INTO others VALUES (3, 3)")
+    exchange = "; ".join(
+        f"ALTER TABLE {n} RENAME TO {m}" for n, m in [("items", "x"), ("others", "items"), ("x", "others")]
+    )
+    with source.export_snapshot() as snapshot:
+        execute(postgres_url, exchange)
+        [planned] = source.plan_snapshot(schema, 65_536)
+        execute(postgres_url, exchange)
+        [chunk] = source.plan_snapshot(schema, 65_536)
+        assert planned.storage == chunk.storage
+        for statement in (exchange, "DROP TABLE others"):
+            execute(postgres_url, statement)
+            with pytest.raises(TableRewritten):
+                list(source.read_chunk(schema, chunk, snapshot.id))
+        [chunk] = source.plan_snapshot(schema, 65_536)  # of one that is gone
+        with pytest.raises(TableRewritten):
+            list(source.read_chunk(schema, chunk, snapshot.id))
+    source.drop()
+
+
 def test_a_plan_covers_all_pages_of_whatever_size_they_are(postgres_url: str, source: Any) -> None:
     """The size of a server's pages is built into it, so the server says another one than it has."""
     execute(
