@@ -47,6 +47,10 @@ def test_a_snapshot_that_can_not_see_the_rows_any_more_is_not_taken_for_an_empty
 def test_nothing_is_read_by_the_name_of_another_column(postgres_url: str, source: Any) -> None:
     [schema] = source.tables() if source.prepare() else []
     keys = pa.RecordBatch.from_pydict({"id": ["1"]})
+    execute(postgres_url, "ALTER TABLE items RENAME TO x; CREATE TABLE items (LIKE x INCLUDING ALL)")
+    with pytest.raises(SourceRefused, match=r"public\.items has other columns"):
+        source.read_rows(schema, keys)
+    execute(postgres_url, "DROP TABLE items; ALTER TABLE x RENAME TO items")
     with source.export_snapshot() as snapshot:
         [chunk] = source.plan_snapshot(schema, 65_536)
         assert sum(rows.num_rows for rows in source.read_chunk(schema, chunk, snapshot.id)) == 2

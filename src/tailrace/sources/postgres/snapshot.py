@@ -148,6 +148,14 @@ def _seen_storage(connection: psycopg.Connection[Any], relation: str) -> int | N
     return None if row is None else int(row[0])
 
 
+def _has_name(connection: psycopg.Connection[Any], table: TableSchema) -> bool:
+    """Whether what has its name is `table`, for as long as a lock on that is held."""
+    name = sql.Identifier(table.schema, table.name).as_string(None)
+    row = connection.execute("SELECT to_regclass(%s)::oid::bigint", [name]).fetchone()
+    assert row is not None
+    return not table.relation or bool(row[0] == table.relation)
+
+
 def _has_columns(connection: psycopg.Connection[Any], table: TableSchema) -> bool:
     """Whether the columns of `table` are those of their names, for as long as a lock on one of its parts is held.
 
@@ -290,7 +298,7 @@ def read_rows(url: str, table: TableSchema, keys: pa.RecordBatch) -> pa.RecordBa
         connection.execute("BEGIN")  # so that nobody alters it before we have looked
         query = f"{_select(table)} FROM {_from(connection, table)} WHERE {where}"
         batches = list(_copy_rows(connection, table, query))
-        if not _has_columns(connection, table):
+        if not _has_name(connection, table) or not _has_columns(connection, table):
             raise SourceRefused(f"{table.table} has other columns by now than the change that is to be completed")
     if not batches:
         return table.no_rows()
