@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psycopg
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ from support.pipelines import RunningPipeline, write_pipeline
 from tailrace import config, failpoints
 from tailrace.errors import SourceRefused
 from tailrace.sources.base import TableRewritten
+from tailrace.sources.postgres.snapshot import Pages
 from tailrace.sources.postgres.source import PostgresSource
 from tailrace.testing import content
 from tailrace.testing.postgres import execute
@@ -47,6 +49,10 @@ def test_a_snapshot_that_can_not_see_the_rows_any_more_is_not_taken_for_an_empty
 def test_nothing_is_read_by_the_name_of_another_column(postgres_url: str, source: Any) -> None:
     [schema] = source.tables() if source.prepare() else []
     keys = pa.RecordBatch.from_pydict({"id": ["1"]})
+    execute(postgres_url, "ALTER TABLE items RENAME TO x; CREATE TABLE items (LIKE x INCLUDING ALL)")
+    with pytest.raises(SourceRefused, match=r"public\.items has other columns"):
+        source.read_rows(schema, keys)
+    execute(postgres_url, "DROP TABLE items; ALTER TABLE x RENAME TO items")
     with source.export_snapshot() as snapshot:
         [chunk] = source.plan_snapshot(schema, 65_536)
         assert sum(rows.num_rows for rows in source.read_chunk(schema, chunk, snapshot.id)) == 2
@@ -60,6 +66,28 @@ def test_nothing_is_read_by_the_name_of_another_column(postgres_url: str, source
     source.drop()
 
 
+def test_a_plan_is_not_of_another_table_that_has_the_name_for_a_time(postgres_url: str, source: Any) -> None:
+    [schema] = source.tables() if source.prepare() else []
+    execute(postgres_url, "CREATE TABLE others (id int PRIMARY KEY, n int)", "INSERT INTO others VALUES (3, 3)")
+    exchange = "; ".join(
+        f"ALTER TABLE {n} RENAME TO {m}" for n, m in [("items", "x"), ("others", "items"), ("x", "others")]
+    )
+    with source.export_snapshot() as snapshot:
+        execute(postgres_url, exchange)
+        [planned] = source.plan_snapshot(schema, 65_536)
+        execute(postgres_url, exchange)
+        [chunk] = source.plan_snapshot(schema, 65_536)
+        assert planned.storage == chunk.storage
+        for statement in (exchange, "DROP TABLE others"):
+            execute(postgres_url, statement)
+            with pytest.raises(TableRewritten):
+                list(source.read_chunk(schema, chunk, snapshot.id))
+        [chunk] = source.plan_snapshot(schema, 65_536)  # of one that is gone
+        with pytest.raises(TableRewritten):
+            list(source.read_chunk(schema, chunk, snapshot.id))
+    source.drop()
+
+
 def test_a_plan_covers_all_pages_of_whatever_size_they_are(postgres_url: str, source: Any) -> None:
     """The size of a server's pages is built into it, so the server says another one than it has."""
     execute(
@@ -70,7 +98,7 @@ def test_a_plan_covers_all_pages_of_whatever_size_they_are(postgres_url: str, so
         " $$ SELECT CASE $1 WHEN 'block_size' THEN '4096' ELSE pg_catalog.current_setting($1) END $$",
     )
     [schema] = source.tables() if source.prepare() else []
-    pages = source.plan_snapshot(schema, 1 << 30)[-1].end
+    pages = msgspec.json.decode(source.plan_snapshot(schema, 1 << 30)[-1].place, type=Pages).end
     execute(
         postgres_url,
         "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = odd, pg_catalog', current_database()); END $$",

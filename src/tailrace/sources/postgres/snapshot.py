@@ -44,7 +44,7 @@ FROM part JOIN pg_class c ON c.oid = part.oid JOIN pg_namespace n ON n.oid = c.r
 WHERE c.relkind = 'r' ORDER BY 2
 """
 _STORAGE = """
-SELECT coalesce(pg_relation_filenode(%s::regclass), 0)::bigint, pg_relation_size(%s::regclass),
+SELECT coalesce(pg_relation_filenode(%s::regclass), 0)::bigint, coalesce(pg_relation_size(%s::regclass), 0),
     current_setting('block_size')::bigint
 """
 _NAMES = """
@@ -117,9 +117,9 @@ def plan(url: str, table: TableSchema, chunk_bytes: int) -> list[Chunk]:
     doing = f"planning the snapshot of {table.table}"
     with table_errors(url, table, doing), connect(url, lock_seconds=LOCK_SECONDS) as connection:
         found: list[Chunk] = []
-        for relation, _ in _leaves(connection, table):
-            storage, pages = _storage(connection, relation)
-            page_bytes = _size(connection, relation) // pages if pages else 0
+        for relation, oid in _leaves(connection, table):
+            storage, pages = _storage(connection, str(oid))
+            page_bytes = _size(connection, str(oid)) // pages if pages else 0
             step = max(chunk_bytes // max(page_bytes, 1), 1)
             for first in range(0, max(pages, 1), step):
                 end = min(first + step, max(pages, 1))
@@ -129,9 +129,11 @@ def plan(url: str, table: TableSchema, chunk_bytes: int) -> list[Chunk]:
 
 
 def _leaves(connection: psycopg.Connection[Any], table: TableSchema) -> list[tuple[str, int]]:
+    """The names and numbers of the relations that hold a table's rows. Its own name may be another table's by now."""
     name = sql.Identifier(table.schema, table.name).as_string(connection)
-    leaves = connection.execute(_LEAVES, {"table": name}).fetchall()
-    return leaves or connection.execute("SELECT %s, %s::regclass::oid::bigint", [name, name]).fetchall()
+    own = str(table.relation or name)
+    leaves = connection.execute(_LEAVES, {"table": own}).fetchall()
+    return leaves or connection.execute("SELECT %s, %s::regclass::oid::bigint", [name, own]).fetchall()
 
 
 def _storage(connection: psycopg.Connection[Any], relation: str) -> tuple[int, int]:
@@ -155,6 +157,14 @@ def _seen_storage(connection: psycopg.Connection[Any], relation: str) -> int | N
     query = "SELECT relfilenode::bigint FROM pg_class WHERE oid = %s::regclass"
     row = connection.execute(query, [relation]).fetchone()
     return None if row is None else int(row[0])
+
+
+def _has_name(connection: psycopg.Connection[Any], table: TableSchema) -> bool:
+    """Whether what has its name is `table`, for as long as a lock on that is held."""
+    name = sql.Identifier(table.schema, table.name).as_string(None)
+    row = connection.execute("SELECT to_regclass(%s)::oid::bigint", [name]).fetchone()
+    assert row is not None
+    return not table.relation or bool(row[0] == table.relation)
 
 
 def _has_columns(connection: psycopg.Connection[Any], table: TableSchema) -> bool:
@@ -301,7 +311,7 @@ def read_rows(url: str, table: TableSchema, keys: pa.RecordBatch) -> pa.RecordBa
         connection.execute("BEGIN")  # so that nobody alters it before we have looked
         query = f"{_select(table)} FROM {_from(connection, table)} WHERE {where}"
         batches = list(_copy_rows(connection, table, query))
-        if not _has_columns(connection, table):
+        if not _has_name(connection, table) or not _has_columns(connection, table):
             raise SourceRefused(f"{table.table} has other columns by now than the change that is to be completed")
     if not batches:
         return table.no_rows()
