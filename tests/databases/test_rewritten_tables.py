@@ -13,6 +13,7 @@ import pytest
 from support.pipelines import RunningPipeline, write_pipeline
 from tailrace import config, failpoints
 from tailrace.errors import SourceRefused
+from tailrace.model.schema import TableSchema
 from tailrace.sources.base import TableRewritten
 from tailrace.sources.postgres.snapshot import Pages
 from tailrace.sources.postgres.source import PostgresSource
@@ -88,6 +89,11 @@ def test_a_plan_is_not_of_another_table_that_has_the_name_for_a_time(postgres_ur
     source.drop()
 
 
+def last_page(source: Any, schema: TableSchema) -> int:
+    """The end of a plan."""
+    return msgspec.json.decode(source.plan_snapshot(schema, 1 << 30)[-1].place, type=Pages).end
+
+
 def test_a_plan_covers_all_pages_of_whatever_size_they_are(postgres_url: str, source: Any) -> None:
     """The size of a server's pages is built into it, so the server says another one than it has."""
     execute(
@@ -98,13 +104,13 @@ def test_a_plan_covers_all_pages_of_whatever_size_they_are(postgres_url: str, so
         " $$ SELECT CASE $1 WHEN 'block_size' THEN '4096' ELSE pg_catalog.current_setting($1) END $$",
     )
     [schema] = source.tables() if source.prepare() else []
-    pages = msgspec.json.decode(source.plan_snapshot(schema, 1 << 30)[-1].place, type=Pages).end
+    pages = last_page(source, schema)
     execute(
         postgres_url,
         "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = odd, pg_catalog', current_database()); END $$",
     )
     assert pages > 10
-    assert source.plan_snapshot(schema, 1 << 30)[-1].end == 2 * pages
+    assert last_page(source, schema) == 2 * pages
     source.drop()
 
 
