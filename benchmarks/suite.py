@@ -4,6 +4,7 @@ import contextlib
 import functools
 import os
 import sqlite3
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from pathlib import Path
 import msgspec
 import psycopg
 
-from benchmarks import copying, debezium, latency, loading, memory, ours, streaming
+from benchmarks import copying, debezium, latency, loading, memory, ours, starting, streaming
 from benchmarks.backlog import (
     FINGERPRINT,
     NEW_ROW,
@@ -125,6 +126,21 @@ def commit_to_readable(run: Run) -> list[Result]:
     return [result(f"latency_p{p}_seconds", measured.percentile(p), details) for p in (50, 95, 99)]
 
 
+def starts(run: Run) -> list[Result]:
+    """From `tailrace run` to the first row, and from `kill -9` to current again: the median of some turns."""
+    run.say("starting")
+    with PostgresServer.start() as server, tempfile.TemporaryDirectory() as folder:
+        measured, problem = attempt(lambda: starting.measure(server.url, Path(folder), 2 * run.repeat))
+    if measured is None:
+        details = run.details(tailrace={"problem": problem})
+        return [result(name, None, details) for name in ("start_seconds", "restart_seconds")]
+    turns = {"start_seconds": measured.start, "restart_seconds": measured.restart}
+    return [
+        result(name, statistics.median(seconds), run.details(seconds=[round(each, 2) for each in seconds]))
+        for name, seconds in turns.items()
+    ]
+
+
 def large_transaction(run: Run) -> list[Result]:
     """The memory of the capture process through one transaction of 2 million rows."""
     run.say("memory")
@@ -162,6 +178,7 @@ GROUPS: dict[Callable[[Run], list[Result]], Sequence[str]] = {
     decode: ["decode_changes_per_second"],
     snapshot: [name for pairs in SNAPSHOT_RACES for name in pairs],
     commit_to_readable: ["latency_p50_seconds", "latency_p95_seconds", "latency_p99_seconds"],
+    starts: ["start_seconds", "restart_seconds"],
     large_transaction: ["capture_peak_megabytes"],
     bulk_load: ["mysql_vs_bulk_load", "mariadb_vs_bulk_load"],
 }

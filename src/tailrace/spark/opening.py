@@ -9,7 +9,7 @@ from contextlib import suppress
 from pyspark.sql import SparkSession
 
 from tailrace import config
-from tailrace.errors import TailraceError
+from tailrace.errors import EngineLost, TailraceError
 from tailrace.spark.datasource import register
 from tailrace.spark.session import open_session
 
@@ -24,30 +24,29 @@ class OpeningSession:
         self._session = SparkSession.getActiveSession()
         self.is_ours = self._session is None
         self._error: TailraceError | None = None
-        self._is_abandoned = threading.Event()
-        self._thread = threading.Thread(target=self._open, name="spark", daemon=True)
-        self._thread.start()
+        self._is_open, self._is_abandoned = threading.Event(), threading.Event()
+        threading.Thread(target=self._open, name="spark", daemon=True).start()
 
     def _open(self) -> None:
         try:
             session = self._session or open_session(self._pipeline)
             register(session)
-            if self.is_ours and not self._is_abandoned.is_set():
-                session.sparkContext.parallelize([0], 1).map(_nothing).collect()  # Python workers are up
             self._session = session
-        except TailraceError as error:
-            self._error = error
+        except Exception as error:
+            self._error = error if isinstance(error, TailraceError) else EngineLost(f"Spark did not start: {error}")
+        self._is_open.set()
         if self._is_abandoned.is_set():
             self.stop()
+        elif self.is_ours and self._error is None:
+            with suppress(Exception):  # its Python workers come up while the first query is planned
+                session.sparkContext.parallelize([0], 1).map(_nothing).collect()
 
     def wait(self, meanwhile: Callable[[], None]) -> SparkSession:
         """The session. `meanwhile` is called every moment, and may raise. Raises EngineLost."""
-        while self._thread.is_alive():
-            self._thread.join(LOOK_SECONDS)
+        while not self._is_open.wait(LOOK_SECONDS):
             meanwhile()
         if self._session is None:
-            assert self._error is not None
-            raise self._error
+            raise self._error or EngineLost("Spark did not start")
         return self._session
 
     def stop(self) -> None:
@@ -56,9 +55,7 @@ class OpeningSession:
         Chunks are loaded whole or not at all.
         """
         self._is_abandoned.set()
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            return
-        if self.is_ours and self._session is not None:
+        if self.is_ours and self._is_open.is_set() and self._session is not None:
             with suppress(Exception):  # the JVM may be gone already
                 self._session.sparkContext.cancelAllJobs()
                 self._session.stop()

@@ -26,7 +26,13 @@ from tailrace.state.storage import private
 LOG_NAME = "spark.log"
 ANY_LOCAL = "local[*]"  # what spark-submit takes where nobody names a master
 _DEEP = "-Xss8m"
+_PATIENT = (
+    "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000"
+    " -XX:Tier4BackEdgeThreshold=400000"
+)
+"""The best compiler is for code that is hot for long, ten times as long as usual: a start is full of what is not."""
 _QUICK_LAUNCHER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+WORKER_PATH = "spark.executorEnv.PYTHONPATH"
 TASK_TRIES = 4  # a worker that is killed is no reason to stop: chunks and parts can be done again
 _DEFAULTS = {
     "spark.ui.enabled": "false",
@@ -78,6 +84,8 @@ def _conf(pipeline: config.Pipeline) -> SparkConf:
     is_local = str(conf.get("spark.master", ANY_LOCAL)).startswith("local")
     for key, value in (_DEFAULTS | (_LOCAL if is_local else {})).items():
         conf.setIfMissing(key, value)
+    path = os.pathsep.join(filter(None, (str(START), conf.get(WORKER_PATH))))
+    conf.set(WORKER_PATH, path)  # its Python processes need not compile pyspark (`spark/installed.py`)
     return conf.setIfMissing("spark.app.name", f"tailrace {pipeline.name}")
 
 
@@ -85,17 +93,15 @@ def _start_jvm(pipeline: config.Pipeline) -> None:
     """A JVM of our own, unless there is one: `spark-submit` starts its own, and a session may have been here before.
 
     It and its workers make files for their owner alone: plans, spills, checkpoints. What it says goes beside Spark's
-    log: the terminal is ours. Its Python processes need not compile pyspark (`spark/installed.py`).
+    log: the terminal is ours.
     """
     if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
         return
     conf = SparkConf(loadDefaults=False).setAll(list(pipeline.spark.settings().items()))
-    options = (_logging(pipeline), archive_options(os.environ), os.environ.get("SPARK_SUBMIT_OPTS", ""))
-    python_path = os.pathsep.join(filter(None, (str(START), os.environ.get("PYTHONPATH"))))
+    options = (_logging(pipeline), _PATIENT, archive_options(os.environ), os.environ.get("SPARK_SUBMIT_OPTS", ""))
     launcher = os.environ.get("SPARK_LAUNCHER_OPTS", _QUICK_LAUNCHER)
     with ExitStack() as stack:
         stack.enter_context(_environment("SPARK_SUBMIT_OPTS", " ".join(filter(None, options))))
-        stack.enter_context(_environment("PYTHONPATH", python_path))
         stack.enter_context(_environment("SPARK_LAUNCHER_OPTS", launcher))
         started: dict[str, Any] = {"umask": 0o077}
         if "://" not in pipeline.state:
