@@ -51,3 +51,8 @@ def test_a_python_process_of_ours_prefers_the_installed_pyspark_and_starts_as_it
     assert (own, package) == ("his own", pyspark.__file__)
     assert str(archive) not in found
     assert str(START) not in found
+
+
+def test_where_nobody_has_a_sitecustomize_of_his_own_python_starts_without_a_word() -> None:
+    done = subprocess.run([sys.executable, "-c", ""], env={"PYTHONPATH": str(START)}, capture_output=True, check=True)
+    assert (done.stdout, done.stderr) == (b"", b"")

@@ -11,6 +11,7 @@ prefer_installed_pyspark()
 
 # whoever has a `sitecustomize` of his own gets it all the same
 sys.path[:] = [place for place in sys.path if place != str(Path(__file__).parent)]
-sys.modules.pop("sitecustomize", None)
+_own = sys.modules.pop("sitecustomize")
 with suppress(ImportError):
     import_module("sitecustomize")
+sys.modules.setdefault("sitecustomize", _own)  # Python looks for it when it has been imported
