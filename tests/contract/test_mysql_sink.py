@@ -358,9 +358,7 @@ def test_the_row_number_of_a_table_without_a_key_is_not_seen(sink, query):
 
 # --- a database whose default is another character set ---------------------------------------------------------------
 
-WORDS = TableSchema(
-    "public", "words", (Column("k", TEXT, nullable=False, number=1), Column("v", TEXT, number=2)), ("k",)
-)
+WORDS = TableSchema("public", "words", (Column("k", TEXT, number=1), Column("v", TEXT, number=2)), ("k",))
 LETTERS = ["é", "É", "ü", "中", "😀", "a ", "a"]
 
 

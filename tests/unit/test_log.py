@@ -39,7 +39,7 @@ from tailrace.state.storage import Storage
 ITEMS = TableSchema(
     "public",
     "items",
-    (Column("id", ColumnType(Kind.INT64, "bigint"), nullable=False), Column("name", ColumnType(Kind.TEXT, "text"))),
+    (Column("id", ColumnType(Kind.INT64, "bigint")), Column("name", ColumnType(Kind.TEXT, "text"))),
     ("id",),
 )
 START = "0/100"

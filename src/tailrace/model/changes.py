@@ -26,8 +26,7 @@ class Op(IntEnum):
     INSERT = 0
     UPDATE = 1
     DELETE = 2
-    READ = 3  # a row of a snapshot
-    TRUNCATE = 4
+    TRUNCATE = 3
 
 
 OP_NAMES = pa.array([op.name.lower() for op in Op])

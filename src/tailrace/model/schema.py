@@ -23,12 +23,14 @@ class Identity(StrEnum):
     NOTHING = "nothing"  # nothing: only inserts can be captured
 
 
-class Column(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`number` is the source's own: a column dropped and added again under its old name has another one."""
+class Column(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`number` is the source's own: a column dropped and added again under its old name has another one.
+
+    Sinks and logs of earlier versions remember more of it, which is of no use.
+    """
 
     name: str
     type: ColumnType
-    nullable: bool = True
     number: int = 0
 
 

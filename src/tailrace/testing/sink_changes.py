@@ -26,14 +26,12 @@ LOG_ID = "0123456789abcdef"
 INT = ColumnType(Kind.INT64, "bigint")
 TEXT = ColumnType(Kind.TEXT, "text")
 
-ITEMS = TableSchema(
-    "public", "items", (Column("id", INT, nullable=False), Column("name", TEXT), Column("notes", TEXT)), ("id",)
-)
-ORDERS = TableSchema("public", "orders", (Column("id", INT, nullable=False), Column("item", INT)), ("id",))
+ITEMS = TableSchema("public", "items", (Column("id", INT), Column("name", TEXT), Column("notes", TEXT)), ("id",))
+ORDERS = TableSchema("public", "orders", (Column("id", INT), Column("item", INT)), ("id",))
 PAIRS = TableSchema(  # neither does the key come first, nor are its columns in the order of the table
     "billing",
     "pairs",
-    (Column("v", TEXT), Column("a", INT, nullable=False), Column("w", TEXT), Column("b", INT, nullable=False)),
+    (Column("v", TEXT), Column("a", INT), Column("w", TEXT), Column("b", INT)),
     ("b", "a"),
 )
 LOOSE = TableSchema("public", "loose", (Column("x", INT), Column("y", TEXT)), (), Identity.FULL)
@@ -42,11 +40,11 @@ ODD = TableSchema(
     "Wörter",
     'or"der; DROP TABLE x --',
     (
-        Column('Grö"ße', INT, nullable=False),
+        Column('Grö"ße', INT),
         Column("select", TEXT),
         Column("a b", TEXT),
         Column("c'd", TEXT),
-        Column("日本", INT, nullable=False),
+        Column("日本", INT),
         Column("%s", TEXT),
         Column("c0", TEXT),
     ),

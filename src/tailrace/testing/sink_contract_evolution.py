@@ -229,7 +229,7 @@ class EvolutionContract:
         again.close()
 
     def test_a_renamed_key_is_still_the_key(self, begun: DatabaseSink, rows: ReadRows) -> None:
-        renamed = version(Column("number", INT, nullable=False, number=1), NAME, NOTES, key=("number",))
+        renamed = version(Column("number", INT, number=1), NAME, NOTES, key=("number",))
         change = evolved(NUMBERED, renamed)
         assert begun.takes_in_place(change)
         take_in(begun, change, [net(NUMBERED, deletes=[(2,)]), net(renamed, [(1, "a2", "x"), (3, "c", None)])], 20)

@@ -254,4 +254,4 @@ class RowsContract:
 def _spoken(name: str) -> TableSchema:
     """A table of this name, with a key of the same and a column for each of the other names."""
     others = (Column(other, TEXT) for other in SPOKEN if other != name)
-    return TableSchema("public", name, (Column(name, INT, nullable=False), *others), (name,))
+    return TableSchema("public", name, (Column(name, INT), *others), (name,))

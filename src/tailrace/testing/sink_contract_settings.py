@@ -43,7 +43,7 @@ RENAMES = {
     "columns": {ITEMS.table: {"id": "number", "name": "title"}},
 }
 THINGS = TableSchema("public", "things", (Column("number", INT), Column("title", TEXT), Column("notes", TEXT)))
-WORDS = TableSchema("public", "words", (Column("k", TEXT, nullable=False), Column("v", TEXT)), ("k",))
+WORDS = TableSchema("public", "words", (Column("k", TEXT), Column("v", TEXT)), ("k",))
 BAD = "bad"
 
 

@@ -33,7 +33,7 @@ Execute = Callable[..., None]
 SHORT = ColumnType(Kind.TEXT, "character varying(20)")
 NUMBERS = TableSchema("public", ITEMS.name, (Column("id", INT),), ("id",))
 
-NAMED = TableSchema("public", ITEMS.name, (Column("id", INT, nullable=False), Column("name", SHORT)), ("id",))
+NAMED = TableSchema("public", ITEMS.name, (Column("id", INT), Column("name", SHORT)), ("id",))
 COUNTED = msgspec.structs.replace(NAMED, columns=(NAMED.columns[0], Column("name", INT)))
 OWN = TableSchema("public", "own", (Column("item", INT),))
 REFERRING = (

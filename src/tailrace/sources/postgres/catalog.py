@@ -174,8 +174,7 @@ def _present_schema(
 ) -> TableSchema:
     key = usable_key([name for name, *_ in rows], key)
     columns = tuple(
-        Column(name, column_type(oid, modifier, types), nullable=name not in key, number=number)
-        for name, oid, modifier, number in rows
+        Column(name, column_type(oid, modifier, types), number=number) for name, oid, modifier, number in rows
     )
     return TableSchema(table.schema, table.name, columns, key, table.identity, table.oid)
 

@@ -189,7 +189,7 @@ def described_schema(
     present_key = keys.get(relation.id, ()) if present else None
     key, has_key = _described_key(relation, identity, present_key, known.key if known else None)
     columns = tuple(
-        Column(name, column_type(oid, modifier, types), name not in key, number)
+        Column(name, column_type(oid, modifier, types), number)
         for (_, name, oid, modifier), number in zip(relation.columns, numbers, strict=True)
     )
     is_whole = has_types and has_key and UNLIKE_ANY not in numbers and all(column.name in present for column in columns)

@@ -20,7 +20,7 @@ from tailrace.model.changes import Changes, Flags, Op
 from tailrace.model.frames import PADDING, Definition, Frames
 from tailrace.model.schema import Identity, TableSchema
 from tailrace.sources.postgres.values.decoders import decode_values
-from tailrace.sources.postgres.values.lanes import HAS_VALUE, UNCHANGED, Bytes, Cells, Integers, big_endian, blank, walk
+from tailrace.sources.postgres.values.lanes import HAS_VALUE, UNCHANGED, Bytes, Integers, Lane, big_endian, blank, walk
 
 KIND = "postgresql"
 TRANSACTIONS = pa.schema(
@@ -317,7 +317,7 @@ def _check_whole(marker: Bytes, op: np.ndarray) -> None:
 
 def _tuples(
     buffer: Bytes, starts: Integers, ends: Integers, op: np.ndarray, width: int
-) -> tuple[list[Cells], list[Cells], Integers]:
+) -> tuple[list[Lane], list[Lane], Integers]:
     """The new tuple of every row (a delete's: the old one), the old tuples, and the rows that have one."""
     marker = buffer[starts + 5]
     is_change = op != Op.TRUNCATE
@@ -351,7 +351,7 @@ def _complete(cursor: Integers, end: Integers) -> None:
         raise DecodeError("a message is longer than its contents")
 
 
-def _merge(new: Cells, old: Cells, new_rows: Integers, old_rows: Integers, deletes: Integers, count: int) -> Cells:
+def _merge(new: Lane, old: Lane, new_rows: Integers, old_rows: Integers, deletes: Integers, count: int) -> Lane:
     """One column of all rows. An unchanged value is the old one, if sent: in a full old row, or as a TOASTed key."""
     cells = blank(count)
     for name in ("kind", "place", "length"):
@@ -364,7 +364,7 @@ def _merge(new: Cells, old: Cells, new_rows: Integers, old_rows: Integers, delet
     return cells
 
 
-def _unchanged(cells: list[Cells], op: np.ndarray) -> Flags | None:
+def _unchanged(cells: list[Lane], op: np.ndarray) -> Flags | None:
     marks = [c.kind == UNCHANGED for c in cells]
     if not any(mark.any() for mark in marks):
         return None
@@ -372,7 +372,7 @@ def _unchanged(cells: list[Cells], op: np.ndarray) -> Flags | None:
     return flags
 
 
-def _typed(buffer: Bytes, cells: list[Cells], schema: TableSchema, count: int) -> pa.RecordBatch:
+def _typed(buffer: Bytes, cells: list[Lane], schema: TableSchema, count: int) -> pa.RecordBatch:
     columns = [
         decode_values(buffer, c.place, c.length, c.kind, column.type, where=f"{schema.table}.{column.name}")
         for c, column in zip(cells, schema.columns, strict=True)

@@ -29,7 +29,7 @@ from tailrace.sources.postgres.copy_stream import CopiedRows, check_width, copy_
 from tailrace.sources.postgres.types import has_binary_decoder, text_expression
 from tailrace.sources.postgres.values.arrays import array_literal
 from tailrace.sources.postgres.values.decoders import decode_values
-from tailrace.sources.postgres.values.lanes import BINARY, NULL, TEXT, Cells, big_endian
+from tailrace.sources.postgres.values.lanes import BINARY, NULL, TEXT, Lane, big_endian
 
 LOCK_SECONDS = 5.0
 _LEAVES = """
@@ -275,7 +275,7 @@ def _decode_rows(table: TableSchema, is_text: list[bool], rows: CopiedRows) -> p
     return table.rows(columns)
 
 
-def _walk_rows(rows: CopiedRows, width: int, is_text: list[bool]) -> list[Cells]:
+def _walk_rows(rows: CopiedRows, width: int, is_text: list[bool]) -> list[Lane]:
     """The columns of COPY tuples: a count, then a length and the bytes for each, the length of NULL being -1."""
     check_width(rows, width)
     buffer, cursor, ends = rows.buffer, rows.starts + 2, rows.ends
@@ -287,7 +287,7 @@ def _walk_rows(rows: CopiedRows, width: int, is_text: list[bool]) -> list[Cells]
         if int(length.min(initial=0)) < 0:
             kind[length < 0] = NULL
             length = np.maximum(length, 0)
-        cells.append(Cells(kind, cursor, length))
+        cells.append(Lane(kind, cursor, length))
         cursor = cursor + length
         if (cursor > ends).any():
             raise DecodeError("a copied row is shorter than its contents claim")

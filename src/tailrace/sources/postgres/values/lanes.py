@@ -24,7 +24,7 @@ HAS_VALUE[[TEXT, BINARY]] = True
 
 
 @dataclass(slots=True)
-class Cells:
+class Lane:
     """One column of all lanes: the kind of each value, where it is, and how long."""
 
     kind: Bytes
@@ -41,7 +41,7 @@ def big_endian(buffer: Bytes, at: Integers, width: int) -> Integers:
         return everywhere[np.minimum(at, len(everywhere) - 1)].astype(np.int64)
 
 
-def walk(buffer: Bytes, cursor: Integers, end: Integers, columns: int) -> tuple[list[Cells], Integers]:
+def walk(buffer: Bytes, cursor: Integers, end: Integers, columns: int) -> tuple[list[Lane], Integers]:
     """The tuples at `cursor` (their column count first), and where each ends. Never reads past a message's `end`."""
     _inside(cursor + 2 <= end)
     if (big_endian(buffer, cursor, 2) != columns).any():
@@ -64,13 +64,13 @@ def walk(buffer: Bytes, cursor: Integers, end: Integers, columns: int) -> tuple[
             cursor = np.where(has_value, place + length, cursor + 1)
             place = np.minimum(place, end)
         _inside((length >= 0) & (cursor <= end))
-        cells.append(Cells(kind, place, length))
+        cells.append(Lane(kind, place, length))
     return cells, cursor
 
 
-def blank(count: int) -> Cells:
+def blank(count: int) -> Lane:
     """Lanes without a value."""
-    return Cells(np.full(count, NULL, np.uint8), np.zeros(count, np.int64), np.zeros(count, np.int64))
+    return Lane(np.full(count, NULL, np.uint8), np.zeros(count, np.int64), np.zeros(count, np.int64))
 
 
 def _inside(is_inside: npt.NDArray[np.bool_]) -> None:
