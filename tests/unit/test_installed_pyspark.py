@@ -51,3 +51,9 @@ def test_a_python_process_of_ours_prefers_the_installed_pyspark_and_starts_as_it
     assert (own, package) == ("his own", pyspark.__file__)
     assert str(archive) not in found
     assert str(START) not in found
+
+
+def test_a_python_process_of_ours_starts_without_a_word() -> None:
+    """Also where nobody has a `sitecustomize`: Python itself looks for the module that it has just imported."""
+    told = subprocess.run([sys.executable, "-c", ""], env={"PYTHONPATH": str(START)}, capture_output=True, check=True)
+    assert told.stdout + told.stderr == b""
