@@ -79,9 +79,7 @@ class Following:
         """As a run does at its start."""
         spark: Any = Session()
         log_id = self.writer.identity.id
-        self.follower = SinkFollower(
-            spark, self.pipeline, "replica", Source(), self.sink, log_id, lambda *_, **__: None
-        )
+        self.follower = SinkFollower(spark, self.pipeline, "replica", Source(), self.sink, log_id, lambda _: None)
         self.follower.load_state("0/100")
         self.follower.start()
         return self.follower
