@@ -172,23 +172,19 @@ class Stopped(_Told, frozen=True, kw_only=True, tag="stopped"):
     sinks: dict[str, Place]
 
 
+Trouble = Waiting | NotPublished | SourceRetry | SinkRetry | SinkFailed | SinkAbandoned | CaptureRestart | LogFull
+"""Something is not as it should be, until another event says that it is."""
+
 Event = (
-    Starting
-    | Waiting
+    Trouble
+    | Starting
     | Running
     | Table
     | Copying
     | Published
-    | NotPublished
     | Progress
-    | SourceRetry
-    | SinkRetry
     | Recovered
-    | SinkFailed
-    | SinkAbandoned
-    | CaptureRestart
     | CaptureRemark
-    | LogFull
     | Current
     | Stopping
     | Stopped

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from support.messages import NOON_US, Feed, insert, transaction
+from tailrace.errors import StateUnavailable
 from tailrace.log.lag import LagGauge, oldest_commit_after
 from tailrace.log.reader import LogReader
+from tailrace.log.segment import SegmentName
 from tailrace.log.writer import LogWriter
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.model.types import ColumnType, Kind
@@ -27,7 +29,6 @@ class Log:
         self.writer = LogWriter.create(Storage(str(folder)), None, "0/100")
         self.feed = Feed(self.writer, {1: EVENTS})
         self.reader = LogReader(Storage(str(folder)))
-        self.looks = 0
         self.now = NOON
         self.gauge = LagGauge(self.reader, lambda: self.now)
 
@@ -43,6 +44,9 @@ class Log:
         return self.writer.end
 
     def lag(self, offset: int, *, is_captured: bool = True) -> float | None:
+        """As a run sees it after a look at the log."""
+        self.gauge.seconds(offset, self.writer.end, is_captured=is_captured)
+        self.gauge.look()
         return self.gauge.seconds(offset, self.writer.end, is_captured=is_captured)
 
 
@@ -105,3 +109,28 @@ def test_the_log_is_looked_at_once_a_second_at_most(log: Log, monkeypatch: pytes
         for _ in range(5):
             assert (log.lag(end) or 0.0) > 10
     assert len(looks) <= 11
+
+
+def test_a_log_that_can_not_be_read_is_looked_at_later(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    has = log.commit(NOON)
+    log.commit(NOON + 1)
+
+    def refuse() -> list[SegmentName]:
+        raise StateUnavailable("no answer")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(log.reader, "names", refuse)
+        assert log.lag(has) is None
+    log.now = NOON + 3
+    assert log.lag(has) == 2.0
+
+
+def test_the_end_is_looked_at_at_once(log: Log) -> None:
+    has = log.commit(NOON)
+    next_ = log.commit(NOON + 1)
+    log.now = NOON + 3
+    assert log.lag(has) == 2.0
+    log.commit(NOON + 2)
+    assert log.lag(next_) == 2.0  # as it was: we have just looked
+    log.gauge.look(at_once=True)
+    assert log.lag(next_) == 1.0

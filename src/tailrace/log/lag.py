@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from tailrace.errors import OffsetGone
+from tailrace.errors import OffsetGone, TailraceError
 from tailrace.log.reader import LogReader
 from tailrace.log.segment import SegmentName
 
@@ -46,17 +46,19 @@ def _first_commit(log: LogReader, name: SegmentName, offset: int) -> int | None:
 
 
 class LagGauge:
-    """The lag of one sink, for somebody who asks all the time: the log is looked at once a second at most.
+    """The lag of one sink, for somebody who asks all the time and may not wait: `seconds` reads nothing.
 
-    In between, the lag of a sink that has moved stays as it was, and that of one that has not grows.
+    Somebody else calls `look`, which reads the log, once a second at most. In between, the lag of a sink that has moved
+    stays as it was, and that of one that has not grows.
     """
 
     def __init__(self, log: LogReader, clock: Callable[[], float] = time.time) -> None:
         self._log, self._clock = log, clock
         self._looked_at = float("-inf")
-        self._place = (-1, -1)  # where the sink and the log were then
+        self._wanted = (0, 0)  # where the sink and the log are
+        self._known = (-1, -1)  # where they were when we looked
         self._oldest_us: int | None = None
-        self._last = 0.0
+        self._last: float | None = None
 
     def seconds(self, offset: int, end: int, *, is_captured: bool) -> float | None:
         """Of a sink at `offset` of a log that ends at `end`; 0 if it has every change of it.
@@ -64,20 +66,28 @@ class LagGauge:
         What is committed and not captured is newer than all of the log. So where nothing is captured now, the lag of a
         sink that lacks something is known all the same, and of one that has all of the log it is not.
         """
-        self._last = self._measured(offset, end)
+        self._wanted = (offset, end)
+        if offset >= end:
+            self._last = 0.0
+        elif self._is_known():
+            oldest_us = self._oldest_us
+            age = 0.0 if oldest_us is None else max(self._clock() - oldest_us / 1e6, 0.1)
+            self._last = round(age, 1)
         return self._last if self._last or is_captured else None
 
-    def _measured(self, offset: int, end: int) -> float:
-        if offset >= end:
-            return 0.0
-        now = self._clock()
-        if not self._knows(offset, end):
-            if now - self._looked_at < LOOK_SECONDS:
-                return self._last
-            self._oldest_us = oldest_commit_after(self._log, offset)
-            self._looked_at, self._place = now, (offset, end)
-        return 0.0 if self._oldest_us is None else round(max(now - self._oldest_us / 1e6, 0.1), 1)
+    def look(self, *, at_once: bool = False) -> None:
+        """Read what `seconds` needs next, if it needs anything. A log that can not be read is looked at later."""
+        offset, end = self._wanted
+        is_due = at_once or self._clock() - self._looked_at >= LOOK_SECONDS
+        if offset >= end or self._is_known() or not is_due:
+            return
+        self._looked_at = self._clock()
+        try:
+            self._oldest_us, self._known = oldest_commit_after(self._log, offset), (offset, end)
+        except (TailraceError, OSError):  # whoever applies the log says so
+            return
 
-    def _knows(self, offset: int, end: int) -> bool:
+    def _is_known(self) -> bool:
         """The oldest change that a sink lacks stays the same for as long as the sink stays where it is."""
-        return offset == self._place[0] and (self._oldest_us is not None or end == self._place[1])
+        (offset, end), (known_offset, known_end) = self._wanted, self._known
+        return offset == known_offset and (self._oldest_us is not None or end == known_end)

@@ -484,6 +484,8 @@ class Runner:
         places = {}
         for follower in self._followers:
             mark = follower.watermark
+            _lag_seconds(follower, self._capture)
+            follower.lag.look(at_once=True)
             places[follower.name] = events.Place(mark.offset, mark.position, _lag_seconds(follower, self._capture))
         return events.Stopped(sinks=places)
 

@@ -52,7 +52,8 @@ class TableSupervisor:
         self._copying = [
             RepeatingThread(lane.step, f"the copy of tables into sink {name}", follower) for lane in self._lanes
         ]
-        self._watching = RepeatingThread(CopyWatch(follower).step, f"watching the copies into sink {name}", follower)
+        self._copy_watch = CopyWatch(follower)
+        self._watching = RepeatingThread(self._watch, f"watching sink {name}", follower)
 
     @property
     def _threads(self) -> list[RepeatingThread]:
@@ -95,6 +96,11 @@ class TableSupervisor:
         for group in groups:
             self.follower.isolated(lambda group=group: self._catch_up(group))  # type: ignore[misc]  # a loop's variable
         return bool(groups)
+
+    def _watch(self) -> bool:
+        """Measure what the run tells of the sink; in a thread of its own, as storage and sink may take their time."""
+        self.follower.lag.look()
+        return self._copy_watch.step()
 
     # --- discovery
 

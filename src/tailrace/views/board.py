@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from tailrace import events
 from tailrace.events import Event
@@ -105,6 +106,8 @@ class Board:
             case events.Stopping():
                 self.is_stopping = True
                 self._do("finishing what is under way", now)
+            case events.CaptureRemark() | events.Current() | events.Stopped():
+                pass  # what happens once is a line, and no state
             case _:
                 self._trouble(event, now)
 
@@ -148,7 +151,7 @@ class Board:
             copy.resumed_bytes, copy.began_at = event.bytes, now
         copy.rows, copy.bytes, copy.total_bytes = event.rows, event.bytes, event.total_bytes
 
-    def _trouble(self, event: Event, now: float) -> None:
+    def _trouble(self, event: events.Trouble, now: float) -> None:
         match event:
             case events.SourceRetry(sink=sink, message=message, retry_seconds=seconds):
                 self._begin(("source", sink), message, now, retry_at=now + seconds)
@@ -168,7 +171,7 @@ class Board:
             case events.SinkAbandoned(sink=sink, message=message):
                 self._begin(("abandoned", sink), message, now, is_bad=True)
             case _:
-                pass  # what happened once is a line, and no state
+                assert_never(event)
 
     def _begin(self, key: Key, text: str, now: float, *, is_bad: bool = False, retry_at: float | None = None) -> None:
         known = self.troubles.get(key)

@@ -69,9 +69,9 @@ class Display:
             self.console.print(Text.assemble((time.strftime("%H:%M:%S  "), "dim"), words))
 
     def _is_news(self, words: str, now: float) -> bool:
-        is_news = now - self._told.get(words, float("-inf")) >= AGAIN_SECONDS
-        if is_news:
-            self._told[words] = now
+        self._told = {told: at for told, at in self._told.items() if now - at < AGAIN_SECONDS}
+        is_news = words not in self._told
+        self._told.setdefault(words, now)
         return is_news
 
     def tick(self, progress: Progress) -> None:

@@ -46,20 +46,14 @@ def _table(event: events.Table) -> Text | None:
             return None
 
 
-def _trouble(event: Event) -> Text | None:
+def _trouble(event: events.Trouble) -> Text:
     match event:
-        case events.SourceRetry(message=message) | events.SinkRetry(message=message):
-            return Text(message, style="yellow")
-        case events.CaptureRestart(message=message) | events.LogFull(message=message):
-            return Text(message, style="yellow")
-        case events.Waiting(message=message) | events.SinkAbandoned(message=message):
-            return Text(message, style="yellow")
         case events.NotPublished(table=table, reason=reason):
             return Text(f"{table} is not published: {reason}", style="yellow")
         case events.SinkFailed(sink=sink, message=message):
             return Text(f"sink {sink} is given up: {message}; the other sinks go on", style="red")
         case _:
-            return None
+            return Text(event.message, style="yellow")
 
 
 def _stopped(event: events.Stopped, seconds: float) -> Text:
