@@ -218,7 +218,7 @@ def test_the_last_line_says_where_each_sink_is() -> None:
     assert words is not None
     assert words.plain.splitlines() == [
         "stopped after 1 m 15 s",
-        "  replica is at 0/10, offset 1,234: it has all",
+        "  replica is at 0/10, offset 1,234: it has all that was captured",
         "  warehouse is at 0/8, offset 17: 3.5 s behind",
         "  other is at its beginning, offset 0: it has what was captured, and nobody knows what was not",
     ]

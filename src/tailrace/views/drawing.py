@@ -6,19 +6,16 @@ It is never higher than the terminal: what does not fit is counted. A narrow ter
 from __future__ import annotations
 
 from rich.console import ConsoleDimensions, Group, RenderableType
-from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from tailrace.views.board import Board, Copy, Sink, Trouble
-from tailrace.views.words import counted, lag, part, span
+from tailrace.views.bars import bars
+from tailrace.views.board import Board, Sink, Trouble
+from tailrace.views.words import counted, lag, span
 
 WIDE = 72
 """Columns; below, a line has what matters most."""
-WIDER = 78
-BAR_COLUMNS = 8
-SHARE, ROWS, BYTES, LEFT = "share", "rows", "bytes", "left"
 FEWEST = 3
 """Lines that copies and troubles get on the lowest terminal."""
 
@@ -34,7 +31,7 @@ def picture(board: Board, now: float, spinner: Spinner, room: ConsoleDimensions)
     if board.sinks:
         parts += ["", _sinks(board, is_wide=is_wide)]
     if board.copies:
-        parts += ["", *_copies(board, now, lines - for_troubles, room.width)]
+        parts += ["", *bars(board, now, lines - for_troubles, room.width)]
     if troubles:
         parts += ["", *_troubles(troubles, now, for_troubles, room.width)]
     return Group(*parts, "")  # what a keyboard echoes, as Ctrl-C, has a line of its own
@@ -94,44 +91,6 @@ def _state(sink: Sink) -> Text:
     if said.aside:
         words.append(f"{', ' if said.not_live else ''}{said.aside:,} aside", style="yellow")
     return words or Text("live", style="green")
-
-
-def _copies(board: Board, now: float, most: int, width: int) -> list[RenderableType]:
-    """Those that have begun first; a line stays where it is until it is done."""
-    copies = sorted(board.copies.values(), key=lambda copy: (copy.bytes == 0, copy.began_at, copy.table))
-    shown = copies if len(copies) <= most else copies[: max(most - 1, 1)]
-    sink = min(max(map(len, board.sinks)), 10 if width >= WIDE else 6) if len(board.sinks) > 1 else 0
-    room = width - sink
-    columns = {SHARE: 4, LEFT: 13} | ({BYTES: 16} if room >= WIDE - 10 else {}) | ({ROWS: 12} if room >= WIDER else {})
-    table = Table.grid(padding=(0, 2, 0, 0), expand=True)
-    name = room - sum(columns.values()) - 2 * len(columns) - BAR_COLUMNS - 4
-    table.add_column(no_wrap=True, overflow="ellipsis", max_width=max(name, 8))
-    if sink:
-        table.add_column(no_wrap=True, overflow="ellipsis", max_width=sink, style="dim")
-    table.add_column(ratio=1, min_width=BAR_COLUMNS)
-    order = [name for name in (SHARE, ROWS, BYTES, LEFT) if name in columns]
-    for each in order:
-        table.add_column(justify="right", no_wrap=True, min_width=columns[each], style="dim" if each is LEFT else "")
-    for copy in shown:
-        measures = _measures(copy, now)
-        names = [Text(copy.table), *([Text(copy.sink)] if sink else [])]
-        table.add_row(*names, _bar(copy), *(measures[each] for each in order))
-    left = len(copies) - len(shown)
-    return [table, *([Text(f"and {counted(left, 'more table')}", style="dim")] if left else [])]
-
-
-def _bar(copy: Copy) -> ProgressBar:
-    return ProgressBar(total=1.0, completed=copy.share, complete_style="cyan", finished_style="green")
-
-
-def _measures(copy: Copy, now: float) -> dict[str, str]:
-    seconds = copy.seconds_left(now)
-    return {
-        SHARE: f"{copy.share:.0%}",
-        ROWS: f"{copy.rows:,} rows",
-        BYTES: part(copy.bytes, copy.total_bytes) if copy.total_bytes else "planning",
-        LEFT: "" if seconds is None else f"{span(seconds)} left",
-    }
 
 
 def _troubles(troubles: list[Trouble], now: float, most: int, width: int) -> list[RenderableType]:

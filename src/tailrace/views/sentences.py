@@ -71,6 +71,6 @@ def _has(place: events.Place) -> str:
         case None:
             return "it has what was captured, and nobody knows what was not"
         case 0.0:
-            return "it has all"
+            return "it has all that was captured"
         case seconds:
             return f"{lag(seconds)} behind"
