@@ -29,7 +29,7 @@ from tailrace.errors import (
     TailraceError,
 )
 from tailrace.log.reader import LogReader
-from tailrace.model.lifecycle import ASIDE, CATCHING_UP, COPYING
+from tailrace.model.lifecycle import CATCHING_UP, COPYING
 from tailrace.model.watermark import SourceIdentity, Watermark
 from tailrace.pipeline import preflight
 from tailrace.pipeline.anchoring import begins_at, is_in
@@ -37,6 +37,7 @@ from tailrace.pipeline.backoff import Backoff
 from tailrace.pipeline.capture_process import Order
 from tailrace.pipeline.capture_supervisor import CaptureSupervisor
 from tailrace.pipeline.follower import SinkFollower
+from tailrace.pipeline.progress import progress_of, stopped_at
 from tailrace.pipeline.table_supervisor import TableSupervisor
 from tailrace.sinks.base import Sink
 from tailrace.spark.opening import OpeningSession
@@ -92,7 +93,7 @@ class Runner:
 
     def run(self, *, until_current: bool) -> int:
         code = self._run_to_the_end(until_current=until_current)
-        self.view.say(self._stopped())
+        self.view.say(stopped_at(self._followers, self._capture))
         return code
 
     def _run_to_the_end(self, *, until_current: bool) -> int:
@@ -465,29 +466,8 @@ class Runner:
         )
 
     def _tell(self, capture: CaptureSupervisor) -> None:
-        progress = capture.progress
-        if progress is None:
-            return
-        sinks = {}
-        for follower in self._followers:
-            statuses = list(follower.tables.values())
-            sinks[follower.name] = events.SinkProgress(
-                applied=follower.applied,
-                copied=sum(status.rows for status in statuses),
-                lag_seconds=_lag_seconds(follower, capture),
-                not_live=sum(status.state != "live" and status.state not in ASIDE for status in statuses),
-                aside=sum(status.state in ASIDE for status in statuses),
-            )
-        self.view.tick(events.Progress(changes=progress.changes, sinks=sinks, capture=capture.trouble))
-
-    def _stopped(self) -> events.Stopped:
-        places = {}
-        for follower in self._followers:
-            mark = follower.watermark
-            _lag_seconds(follower, self._capture)
-            follower.lag.look(at_once=True)
-            places[follower.name] = events.Place(mark.offset, mark.position, _lag_seconds(follower, self._capture))
-        return events.Stopped(sinks=places)
+        if (now := progress_of(self._followers, capture)) is not None:
+            self.view.tick(now)
 
     def _shut_down(self, capture: CaptureSupervisor | None) -> None:
         for keeper in self._keepers:
@@ -504,14 +484,6 @@ class Runner:
             keeper.join(STOP_SECONDS)
         for sink in self.sinks.values():
             sink.close()
-
-
-def _lag_seconds(follower: SinkFollower, capture: CaptureSupervisor | None) -> float | None:
-    """Of the sink's live tables; None where it is not known."""
-    if capture is None or capture.progress is None:
-        return None
-    is_captured = not capture.trouble
-    return follower.lag.seconds(follower.watermark.offset, capture.progress.end, is_captured=is_captured)
 
 
 class _Stopped(TailraceError):
