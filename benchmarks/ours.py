@@ -21,7 +21,6 @@ from tailrace.model.lifecycle import TableState, TableStatus
 from tailrace.model.watermark import Watermark
 from tailrace.pipeline.capture_process import Order, Progress
 from tailrace.pipeline.capture_supervisor import CaptureSupervisor
-from tailrace.pipeline.progress import Reporter
 from tailrace.pipeline.runner import Runner
 from tailrace.sinks.base import Batch
 from tailrace.sources.postgres import pgoutput
@@ -30,6 +29,7 @@ from tailrace.spark.datasource import register
 from tailrace.spark.session import open_session
 from tailrace.state.layout import LOG
 from tailrace.state.storage import Storage
+from tailrace.views.lines import JsonLines
 
 
 def prepare_streams(url: str) -> None:
@@ -153,7 +153,7 @@ def _stream(backlog: Backlog, slot: str, state: Path, sink_url: str) -> float:
     sink.commit(Batch(watermark=mark), lambda *_: None)
     sink.close()
     began = time.perf_counter()
-    Runner(pipeline, Reporter(stream=io.StringIO())).run(until_current=True)
+    Runner(pipeline, JsonLines(io.StringIO())).run(until_current=True)
     return time.perf_counter() - began
 
 

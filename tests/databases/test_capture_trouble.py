@@ -68,7 +68,7 @@ def test_a_capture_that_is_down_or_waits_for_room_is_in_status_and_not_current(t
                 wait_until(
                     lambda: "the log is full (64 KiB)" in status_of(file), seconds=120, what="the log to be full"
                 )
-                assert lags_of(file) == {None}
+                assert all(lag is not None and lag > 0 for lag in lags_of(file))  # of what is in the log already
                 somebody.execute("ROLLBACK")
             end = position_of(server.url)
             pipeline.wait_for(lambda: Replica(file).has_reached(end), "what was written meanwhile")

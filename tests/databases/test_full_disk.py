@@ -6,11 +6,10 @@ The disks are real and small: file systems in memory, which only root may mount.
 from __future__ import annotations
 
 import os
-import sqlite3
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
@@ -19,7 +18,7 @@ import pytest
 
 from support.mysql import MariaDbServer, MySqlServer
 from support.mysql_fixtures import FAST_MYSQL
-from support.pipelines import RunningPipeline, tailrace, write_pipeline
+from support.pipelines import RunningPipeline, write_pipeline
 from support.sinks import Server, assert_same_rows, sink_databases, wait_until_current
 from tailrace.testing import PostgresServer
 from tailrace.testing.plugin import requires
@@ -105,36 +104,6 @@ def test_a_full_disk_is_said_and_when_there_is_room_again_every_row_arrives(
             for sink in sinks.values():
                 assert assert_same_rows(postgres_url, sink, "items", ("id", "t"), "id") == 61_000
             assert pipeline.stop() == 0, pipeline.output
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
-@pytest.mark.long
-def test_a_full_disk_of_the_state_folder_is_said_and_when_there_is_room_again_every_row_arrives(
-    postgres_url: str, tmp_path: Path
-) -> None:
-    with small_disk(tmp_path / "state") as disk, psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute("CREATE TABLE items (id int PRIMARY KEY, t text)")
-        connection.execute("INSERT INTO items SELECT n, 'first' FROM generate_series(1, 1000) n")
-        file = write_pipeline(tmp_path, postgres_url, {"sqlite": f"sqlite:///{tmp_path}/sink.db"})
-        with RunningPipeline(file) as pipeline:
-            pipeline.wait_until_live("public.items")
-            disk.leave_room(0)
-            connection.execute(MANY)
-            pipeline.wait_for(
-                lambda: any("no space left" in each["message"] for each in pipeline.said("capture-restart")),
-                "capture to say that there is no room",
-            )
-            shown = tailrace("status", file).stdout
-            assert "capture is down since" in shown or "is not known" in shown, shown
-            disk.leave_room(100 * ROOM)
-            pipeline.wait_for(lambda: sqlite_count(tmp_path / "sink.db") == 61_000, "every row in the sink")
-            assert pipeline.stop() == 0, pipeline.output
-        assert tailrace("verify", file).returncode == 0
-
-
-def sqlite_count(path: Path) -> int:
-    with closing(sqlite3.connect(path)) as sink:
-        return int(sink.execute("SELECT count(*) FROM items").fetchone()[0])
 
 
 @contextmanager

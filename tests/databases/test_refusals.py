@@ -183,10 +183,10 @@ def test_a_second_run_of_the_same_pipeline_is_refused_while_the_first_one_runs(u
         assert first.stop(STOP_SECONDS) == 0, first.output  # while it is still starting
 
 
-# --- stopped by a full disk ---
+# --- tried again until it passes ---
 
 
-def test_a_full_disk_in_the_state_directory_stops_the_run_and_loses_nothing(url: str, tmp_path: Path) -> None:
+def test_a_full_disk_of_the_state_directory_is_said_and_waited_for(url: str, tmp_path: Path) -> None:
     with mounted(tmp_path / "disk", "size=3m") as change:
         file = pipeline_in(tmp_path, url, state=str(tmp_path / "disk" / "state"))
         with RunningPipeline(file) as pipeline:
@@ -194,15 +194,17 @@ def test_a_full_disk_in_the_state_directory_stops_the_run_and_loses_nothing(url:
             execute(
                 url, "INSERT INTO items SELECT n, md5(n::text) || md5((-n)::text) FROM generate_series(2, 150000) n"
             )
-            assert pipeline.ended() == 1, pipeline.output
+            pipeline.wait_for(lambda: pipeline.said("capture-restart"), "the disk to be full")
+            words = f"cannot write to the state directory {tmp_path}/disk/state/log: no space left"
+            assert words in pipeline.said("capture-restart")[-1]["message"]
+            shown = tailrace("status", file).stdout
+            assert "capture is down since" in shown or "how capture is, is not known" in shown, shown
+            change("size=200m")
+            end, replica = position_of(url), Replica(file)
+            pipeline.wait_for(lambda: replica.has_reached(end), "all that was written")
+            assert pipeline.stop() == 0, pipeline.output
         assert "Traceback" not in pipeline.output
-        assert f"error: cannot write to the state directory {tmp_path}/disk/state/log: no space left" in pipeline.output
-        change("size=200m")
-        run_until_current(file)
         assert_equal(url, file)
-
-
-# --- tried again until it passes ---
 
 
 def test_a_crashed_server_and_a_locked_replica_are_tried_again_until_they_are_back(tmp_path: Path) -> None:

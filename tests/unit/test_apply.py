@@ -109,7 +109,7 @@ def test_a_part_says_where_it_ends_and_what_it_has_seen(feed):
     feed.append(*transaction(insert(1, "1", "a"), insert(2, "5", "1"), at=0x2000, time_us=1_000))
     feed.append(*transaction(truncate(1, 2), at=0x3000, time_us=2_000))
     result = stage(feed, {"public.items": TablePlan()})
-    assert (result.last, result.position, result.time_us) == (7, "0/3008", 2_000)
+    assert (result.last, result.position) == (7, "0/3008")
     assert result.seen == {"public.items": 2, "public.orders": 2}
     assert result.schemas == {"public.items": [ITEMS]}
 

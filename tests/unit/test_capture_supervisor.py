@@ -6,12 +6,12 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tailrace import config
 from tailrace.errors import EngineLost, SinkRejected
+from tailrace.events import CaptureRestart, Event
 from tailrace.model.watermark import SourceIdentity
 from tailrace.pipeline import capture_supervisor as supervisor
 from tailrace.pipeline.backoff import Backoff
@@ -25,13 +25,13 @@ from tailrace.testing.processes import wait_until
 
 class Heard:
     def __init__(self) -> None:
-        self.events: list[dict[str, Any]] = []
+        self.events: list[Event] = []
         self.fails = False
 
-    def say(self, event: str, **facts: Any) -> None:
+    def say(self, event: Event) -> None:
         if self.fails:
             raise BrokenPipeError("nobody reads our output")
-        self.events.append({"event": event, **facts})
+        self.events.append(event)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_a_capture_that_can_not_be_started_is_tried_again_and_said_to_be_down(
     capture.start()
     wait_until(lambda: len(heard.events) >= 2, seconds=30, what="two tries")
     assert capture.error is None
-    assert {event["event"] for event in heard.events} == {"capture-restart"}
+    assert {type(event) for event in heard.events} == {CaptureRestart}
     assert "the capture process can not be started: " in capture.trouble
     note = capture_note.read(str(tmp_path))
     assert note is not None
@@ -74,7 +74,8 @@ def test_a_capture_that_says_nonsense_is_started_again(
     monkeypatch.setattr(sys, "executable", str(program))
     capture.start()
     wait_until(lambda: len(heard.events) >= 2, seconds=30, what="two tries")
-    assert "not understood" in heard.events[0]["message"]
+    assert isinstance(heard.events[0], CaptureRestart)
+    assert "not understood" in heard.events[0].message
 
 
 def test_a_supervisor_that_dies_is_an_error_that_the_run_sees(

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pytest
 
 from support.messages import Feed, insert, transaction
-from tailrace import config
-from tailrace.errors import PositionLost, SinkChanged, SinkRejected, SinkUnavailable
+from tailrace import config, events
+from tailrace.errors import PositionLost, SinkChanged, SinkRejected, SinkUnavailable, SourceUnavailable
 from tailrace.log.reader import LogReader, Slice
 from tailrace.log.writer import LogWriter
 from tailrace.model.chunk import Chunk
@@ -79,9 +79,7 @@ class Following:
         """As a run does at its start."""
         spark: Any = Session()
         log_id = self.writer.identity.id
-        self.follower = SinkFollower(
-            spark, self.pipeline, "replica", Source(), self.sink, log_id, lambda *_, **__: None
-        )
+        self.follower = SinkFollower(spark, self.pipeline, "replica", Source(), self.sink, log_id, lambda _: None)
         self.follower.load_state("0/100")
         self.follower.start()
         return self.follower
@@ -416,3 +414,24 @@ def put_back(backup: Path, path: Path) -> None:
     for name in (f"{path}-wal", f"{path}-shm"):
         Path(name).unlink(missing_ok=True)
     shutil.move(backup, path)
+
+
+def test_a_sink_is_well_again_once_nobody_of_it_is_in_trouble(following: Following) -> None:
+    follower, said = following.follower, []
+    follower.say = said.append
+    error = SinkUnavailable("no answer")
+    for who in ("the stream", "a copy"):
+        follower.tell_recovered(who)  # it was well
+        follower.tell_retry(who, error, 1.0)
+    follower.tell_recovered("a copy")
+    assert said == [events.SinkRetry(sink="replica", message="no answer", retry_seconds=1.0)] * 2
+    follower.tell_recovered("the stream")
+    follower.tell_recovered("the stream")
+    assert said[2:] == [events.Recovered(sink="replica")]
+
+
+def test_a_source_that_does_not_answer_is_the_sources_trouble(following: Following) -> None:
+    follower, said = following.follower, []
+    follower.say = said.append
+    follower.tell_retry("a copy", SourceUnavailable("no answer"), 1.0)
+    assert said == [events.SourceRetry(sink="replica", message="no answer", retry_seconds=1.0)]

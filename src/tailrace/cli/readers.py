@@ -69,7 +69,7 @@ def table(lines: list[ReaderLine]) -> Table:
 
 
 def _cells(line: ReaderLine) -> list[str]:
-    from tailrace.cli.status import size
+    from tailrace.views.words import size
 
     return [
         line.reader,

@@ -6,6 +6,7 @@ SIGTERM and Ctrl-C finish the micro-batch and end it with exit code 0.
 from __future__ import annotations
 
 import argparse
+import signal
 
 from tailrace.cli.arguments import Commands, add_pipeline, pipeline
 
@@ -22,6 +23,18 @@ def add(subparsers: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     wanted = pipeline(args)
 
-    from tailrace.pipeline import runner
+    from tailrace.events import Starting
+    from tailrace.views.view import open_view
 
-    return runner.run(wanted, until_current=args.until_current)
+    signal.signal(signal.SIGTERM, _leave)
+    with open_view() as view:
+        view.say(Starting(doing="loading"))  # pyspark alone takes a second
+
+        from tailrace.pipeline import runner
+
+        return runner.run(wanted, until_current=args.until_current, view=view)
+
+
+def _leave(*_: object) -> None:
+    """SIGTERM before there is a run to stop: the terminal is left as it was."""
+    raise SystemExit(0)

@@ -80,6 +80,8 @@ def _table(lines: list[TableLine]) -> Table:
 
 
 def _cells(line: TableLine) -> list[str]:
+    from tailrace.views.words import size
+
     return [
         line.sink,
         line.table,
@@ -102,12 +104,3 @@ def _lag(line: TableLine) -> str:
     if line.chunks is not None:
         return "copying"
     return "unknown" if line.lag_seconds is None else f"{line.lag_seconds:.1f} s"
-
-
-def size(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} TiB"

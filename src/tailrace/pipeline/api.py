@@ -36,10 +36,11 @@ class Pipeline:
 
     def run(self, *, until_current: bool = False) -> None:
         """Run until stopped, or until the sinks have all that is committed now. Raises a TailraceError."""
-        from tailrace.pipeline.progress import Reporter
         from tailrace.pipeline.runner import Runner
+        from tailrace.views.view import open_view
 
-        Runner(self.settings, Reporter()).run(until_current=until_current)
+        with open_view() as view:
+            Runner(self.settings, view).run(until_current=until_current)
 
     def verify(self) -> list[Any]:
         """A comparison for every table in every sink; each has `is_equal`."""

@@ -71,7 +71,7 @@ class Remark(msgspec.Struct, frozen=True, tag="remark"):
     message: str
 
 
-Event = Progress | Failed | Remark
+Word = Progress | Failed | Remark
 
 
 class Control:
@@ -191,10 +191,10 @@ class Pump:
             self.log.touch()
 
 
-def say(event: Event) -> None:
+def say(word: Word) -> None:
     """Tell the parent. One that is gone hears nothing, and then there is nothing left to do here."""
     try:
-        os.write(sys.stdout.fileno(), msgspec.json.encode(event) + b"\n")
+        os.write(sys.stdout.fileno(), msgspec.json.encode(word) + b"\n")
     except BrokenPipeError:
         sys.exit(0)
 

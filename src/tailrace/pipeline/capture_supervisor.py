@@ -6,15 +6,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
 
-from tailrace import errors
+from tailrace import errors, events
 from tailrace.errors import SourceUnavailable, TailraceError
 from tailrace.pipeline.backoff import Backoff
-from tailrace.pipeline.capture_process import Acknowledge, Event, Failed, Order, Progress, Remark
+from tailrace.pipeline.capture_process import Acknowledge, Failed, Order, Progress, Remark, Word
 from tailrace.pipeline.threads import WatchedThread
 from tailrace.state.capture_note import SILENT_SECONDS, CaptureState, Notice, full, silent
 
@@ -26,7 +25,7 @@ AGAIN_SECONDS = 60.0
 class CaptureSupervisor:
     """Runs in a thread of the driver. `progress` is the latest word of the capture process."""
 
-    def __init__(self, order: Order, say: Callable[..., None]) -> None:
+    def __init__(self, order: Order, say: events.Say) -> None:
         self._order = order
         self._say = say
         self._process: subprocess.Popen[bytes] | None = None
@@ -93,7 +92,7 @@ class CaptureSupervisor:
                 backoff.reset()
             seconds = backoff.wait()
             self._notice.write(CaptureState.DOWN, str(failure), time.time() + seconds)
-            self._say("capture-restart", message=str(failure), retry_seconds=seconds)
+            self._say(events.CaptureRestart(message=str(failure), retry_seconds=seconds))
             self._stopping.wait(seconds)
 
     def _run_safely(self) -> TailraceError:
@@ -123,16 +122,16 @@ class CaptureSupervisor:
         failure: TailraceError | None = None
         assert process.stdout is not None
         for line in process.stdout:
-            event: Event = msgspec.json.decode(line, type=Event)
+            word: Word = msgspec.json.decode(line, type=Word)
             self._heard_at = time.time()
-            if isinstance(event, Failed):
-                failure = _as_error(event)
-            elif isinstance(event, Remark):
-                self._say("capture", message=event.message)
+            if isinstance(word, Failed):
+                failure = _as_error(word)
+            elif isinstance(word, Remark):
+                self._say(events.CaptureRemark(message=word.message))
             else:
-                self.progress = event
-                self._note(event)
-                self._tell_if_full(event)
+                self.progress = word
+                self._note(word)
+                self._tell_if_full(word)
         code = process.wait()
         return failure or SourceUnavailable(f"the capture process died ({_how(code)})")
 
@@ -147,7 +146,7 @@ class CaptureSupervisor:
         now = time.monotonic()
         if progress.full_seconds >= FULL_SECONDS and now - self._told_full_at >= AGAIN_SECONDS:
             self._told_full_at = now
-            self._say("log-full", message=_full(progress.held_by), reader=progress.held_by)
+            self._say(events.LogFull(message=_full(progress.held_by), reader=progress.held_by))
 
     def _send(self, line: bytes) -> None:
         process = self._process
@@ -160,10 +159,10 @@ class CaptureSupervisor:
             return  # it is dead; its end is noticed where its output is read
 
 
-def _as_error(event: Failed) -> TailraceError:
-    kind: type[TailraceError] = getattr(errors, event.kind, TailraceError)
-    error = kind(event.message, hint=event.hint)
-    error.retry = event.retry
+def _as_error(word: Failed) -> TailraceError:
+    kind: type[TailraceError] = getattr(errors, word.kind, TailraceError)
+    error = kind(word.message, hint=word.hint)
+    error.retry = word.retry
     return error
 
 

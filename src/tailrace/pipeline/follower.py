@@ -17,7 +17,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tailrace import config, failpoints
+from tailrace import config, events, failpoints
 from tailrace.errors import (
     EngineDisturbed,
     EngineLost,
@@ -27,6 +27,7 @@ from tailrace.errors import (
     SourceError,
     TailraceError,
 )
+from tailrace.log.lag import LagGauge
 from tailrace.log.reader import LogReader
 from tailrace.model.lifecycle import ASIDE, CATCHING_UP, COPYING, TableState, TableStatus
 from tailrace.model.schema import TableSchema
@@ -62,20 +63,21 @@ class SinkFollower:
         source: Source,
         sink: Sink,
         log_id: str,
-        say: Callable[..., None],
+        say: events.Say,
     ) -> None:
         self.say = say
         self.spark, self.pipeline, self.name = spark, pipeline, name
         self.source, self.sink, self.log_id = source, sink, log_id
         self.storage = Storage(pipeline.state).folder(LOG)
         self.log = LogReader(self.storage)
+        self.lag = LagGauge(self.log)
+        self._troubled: set[object] = set()  # who tries something again
         self.settings = pipeline.sinks[name]
         self.lock = threading.RLock()
         self.is_stopping = False
         self.error: TailraceError | None = None
         self.query: StreamingQuery | None = None
         self.applied = 0
-        self.last_commit_us = 0
         self.committed_at = time.time()
         self.tables: dict[str, TableStatus] = {}
         self.watermark = Watermark(log_id, 0, "")
@@ -346,16 +348,27 @@ class SinkFollower:
             self.tables[status.table] = status
             return True
 
-    def tell_retry(self, error: TailraceError, seconds: float) -> None:
+    def note_trouble(self, who: object) -> None:
+        """What is told of the trouble is the caller's."""
+        self._troubled.add(who)
+
+    def tell_retry(self, who: object, error: TailraceError, seconds: float) -> None:
         """That something is tried again."""
-        kind = "source-retry" if isinstance(error, SourceError) else "sink-retry"
-        self.say(kind, sink=self.name, message=str(error), retry_seconds=seconds)
+        self.note_trouble(who)
+        kind = events.SourceRetry if isinstance(error, SourceError) else events.SinkRetry
+        self.say(kind(sink=self.name, message=str(error), retry_seconds=seconds))
+
+    def tell_recovered(self, who: object) -> None:
+        """That it is well; said once nobody of this sink is in trouble."""
+        if who in self._troubled:
+            self._troubled.discard(who)
+            if not self._troubled:
+                self.say(events.Recovered(sink=self.name))
 
     def say_table(self, status: TableStatus, rows: int | None = None) -> None:
         is_waiting = status.state is TableState.SNAPSHOT and not status.visibility
         state = "is copied again" if is_waiting else str(status.state)
-        reason = {"reason": status.reason} if status.reason else {}
-        self.say("table", table=status.table, sink=self.name, state=state, rows=rows, **reason)
+        self.say(events.Table(table=status.table, sink=self.name, state=state, rows=rows, reason=status.reason))
 
     def _live_plan(self, status: TableStatus) -> TablePlan:
         """What a table has already, of a sink whose tables go on one by one, is not staged again after a crash."""
@@ -378,7 +391,6 @@ class SinkFollower:
         before = {t: self.tables[t].state for t in live}
         self.applied += self._commit(results, outcome, mark)
         self.watermark, self._followed = mark, mark.offset
-        self.last_commit_us = max((r.time_us for r in results), default=self.last_commit_us)
         self.committed_at = time.time()
         for table in (t for t, state in before.items() if self.tables[t].state is not state):
             self.say_table(self.tables[table])

@@ -9,13 +9,14 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from tailrace import config, registry
+from tailrace import config, events, registry
 from tailrace.errors import (
     PositionLost,
     SinkRejected,
@@ -28,7 +29,7 @@ from tailrace.errors import (
     TailraceError,
 )
 from tailrace.log.reader import LogReader
-from tailrace.model.lifecycle import ASIDE, CATCHING_UP, COPYING
+from tailrace.model.lifecycle import CATCHING_UP, COPYING
 from tailrace.model.watermark import SourceIdentity, Watermark
 from tailrace.pipeline import preflight
 from tailrace.pipeline.anchoring import begins_at, is_in
@@ -36,31 +37,34 @@ from tailrace.pipeline.backoff import Backoff
 from tailrace.pipeline.capture_process import Order
 from tailrace.pipeline.capture_supervisor import CaptureSupervisor
 from tailrace.pipeline.follower import SinkFollower
-from tailrace.pipeline.progress import Reporter
+from tailrace.pipeline.progress import progress_of, stopped_at
 from tailrace.pipeline.table_supervisor import TableSupervisor
 from tailrace.sinks.base import Sink
 from tailrace.spark.opening import OpeningSession
 from tailrace.state.layout import LOG, RUN_LOCK, SPARK
 from tailrace.state.storage import Storage
+from tailrace.views.view import View, open_view
 
 LOOP_SECONDS = 0.05
 STOP_SECONDS = 10.0
 CONNECT_SECONDS = 15.0
 ABSENT_SECONDS = 5.0
 WAITING_SECONDS = 5.0
+RECOVERED_SECONDS = 10.0
 
 
-def run(pipeline: config.Pipeline, *, until_current: bool = False, reporter: Reporter | None = None) -> int:
+def run(pipeline: config.Pipeline, *, until_current: bool = False, view: View | None = None) -> int:
     """Run until stopped by SIGTERM or SIGINT, or until the sinks are current. 0 when all is well."""
-    runner = Runner(pipeline, reporter or Reporter())
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: runner.stop())
-    return runner.run(until_current=until_current)
+    with nullcontext(view) if view is not None else open_view() as shown:
+        runner = Runner(pipeline, shown)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: runner.stop())
+        return runner.run(until_current=until_current)
 
 
 class Runner:
-    def __init__(self, pipeline: config.Pipeline, reporter: Reporter) -> None:
-        self.pipeline, self.reporter = pipeline, reporter
+    def __init__(self, pipeline: config.Pipeline, view: View) -> None:
+        self.pipeline, self.view = pipeline, view
         self.source = registry.make_source(pipeline)
         self.sinks = {name: registry.make_sink(pipeline, name) for name in pipeline.sinks}
         self.storage = Storage(pipeline.state)
@@ -68,7 +72,9 @@ class Runner:
         self._stopping = threading.Event()
         self._followers: list[SinkFollower] = []
         self._keepers: list[TableSupervisor] = []
+        self._capture: CaptureSupervisor | None = None
         self._retries: dict[str, float] = {}  # sink: when to try again
+        self._restarted: dict[str, float] = {}  # sink that was in trouble: when it was started again
         self._backoff: dict[str, Backoff] = {}
         self._given_up: dict[str, TailraceError] = {}
         self._absent: dict[str, float] = {}  # sink that did not answer at the start: when to ask it again
@@ -86,26 +92,36 @@ class Runner:
         self._stopping.set()
 
     def run(self, *, until_current: bool) -> int:
+        code = self._run_to_the_end(until_current=until_current)
+        self.view.say(stopped_at(self._followers, self._capture))
+        return code
+
+    def _run_to_the_end(self, *, until_current: bool) -> int:
         self.storage.create()
         lock = self.storage.lock(RUN_LOCK)
         shutil.rmtree(Path(self.pipeline.state) / SPARK, ignore_errors=True)
         capture: CaptureSupervisor | None = None
         try:
             self._engine = OpeningSession(self.pipeline)
+            self._start_with("checking the source")
             self._patiently(lambda: preflight.raise_if_failing(preflight.check_without_sinks(self.pipeline)))
+            self._start_with("checking the sinks")
             self._check_sinks(must_answer=until_current)
+            self._start_with("preparing the replication slot")
             identity = self._patiently(self._check_identity)
             start = self._patiently(lambda: self.source.prepare(self._wait, self._expect_slot))
             self._log_start = self._check_positions(start)
             if until_current:
                 self._target = self.source.current_position()
             self._leave_if_stopping()
-            capture = CaptureSupervisor(Order(self.pipeline, start, identity), self.reporter.say)
+            capture = self._capture = CaptureSupervisor(Order(self.pipeline, start, identity), self.view.say)
             capture.start()
             self._leave_if_stopping()
+            self._start_with("starting Spark")
             spark = self._engine.wait(self._leave_if_stopping)
             self._start_sinks(spark, capture)
             self._loop(spark, capture, start)
+            self.view.say(events.Stopping())
             for error in self._given_up.values():
                 raise error
             self._refuse_failures()
@@ -118,6 +134,9 @@ class Runner:
                 self._drop_new_slot()
             if lock is not None:
                 lock.close()
+
+    def _start_with(self, doing: str) -> None:
+        self.view.say(events.Starting(doing=doing))
 
     def _leave_if_stopping(self) -> None:
         if self._stopping.is_set():
@@ -152,7 +171,8 @@ class Runner:
         if whom and time.monotonic() - self._said_waiting_at >= WAITING_SECONDS:
             self._said_waiting_at = time.monotonic()
             slot = f"the replication slot {self.pipeline.slot_name}"
-            self.reporter.say("waiting", message=f"{slot} can not be made before others end: {', '.join(whom)}")
+            message = f"{slot} can not be made before others end: {', '.join(whom)}"
+            self.view.say(events.Waiting(message=message))
 
     def _patiently(self, work: Callable[[], Any]) -> Any:
         """At the start, wait a little for a database that is coming up."""
@@ -165,7 +185,7 @@ class Runner:
                 seconds = backoff.wait()
                 if time.monotonic() + seconds > deadline:
                     raise
-                self.reporter.say("source-retry", message=str(error), retry_seconds=seconds)
+                self.view.say(events.SourceRetry(message=str(error), retry_seconds=seconds))
                 if self._stopping.wait(seconds):
                     raise _Stopped("stopped before it began") from error
 
@@ -183,7 +203,7 @@ class Runner:
         preflight.raise_if_failing([preflight.sink_finding(self.pipeline, name)])
 
     def _ask_later(self, name: str, error: TailraceError) -> None:
-        self.reporter.say("sink-retry", sink=name, message=str(error), retry_seconds=ABSENT_SECONDS)
+        self.view.say(events.SinkRetry(sink=name, message=str(error), retry_seconds=ABSENT_SECONDS))
         self._absent[name] = time.monotonic() + ABSENT_SECONDS
 
     def _check_identity(self) -> SourceIdentity:
@@ -260,6 +280,7 @@ class Runner:
                 raise SinkRejected(f"{status.table} failed in sink {follower.name}: {status.reason}")
 
     def _start_sinks(self, spark: SparkSession, capture: CaptureSupervisor) -> None:
+        self._start_with("waiting for the change log")
         log = LogReader(self.storage.folder(LOG))
         log_id = self._wait_for(capture, lambda: log.identity() and log.identity().id)  # type: ignore[union-attr]
         for name in [name for name in self.sinks if name not in self._absent]:
@@ -274,7 +295,7 @@ class Runner:
 
     def _add_sink(self, spark: SparkSession, capture: CaptureSupervisor, name: str, log_id: str) -> None:
         sink = self.sinks[name]
-        follower = SinkFollower(spark, self.pipeline, name, self.source, sink, log_id, self.reporter.say)
+        follower = SinkFollower(spark, self.pipeline, name, self.source, sink, log_id, self.view.say)
         self._patiently(lambda: sink.claim(self._run))
         sink.clean()
         follower.load_state(self._log_start)
@@ -284,7 +305,7 @@ class Runner:
 
     def _say_running(self, followers: list[SinkFollower]) -> None:
         tables = sum(len(follower.tables) for follower in followers)
-        self.reporter.say("running", sinks=[follower.name for follower in followers], tables=tables)
+        self.view.say(events.Running(sinks=tuple(follower.name for follower in followers), tables=tables))
 
     def _ask_absent(self, spark: SparkSession, capture: CaptureSupervisor, confirmed: str) -> None:
         """Take in the sinks that did not answer at the start, once they do."""
@@ -358,7 +379,7 @@ class Runner:
                 self._tend(follower, keeper)
             self._tell(capture)
             if self._target is not None and self._is_current(capture):
-                self.reporter.say("current", position=self._target)
+                self.view.say(events.Current(position=self._target))
                 return
 
     def _tend(self, follower: SinkFollower, keeper: TableSupervisor) -> None:
@@ -370,6 +391,7 @@ class Runner:
                 return
             error = keeper.error or follower.failure()
             if error is None:
+                self._tell_if_recovered(follower)
                 return
             raise error
         except TailraceError as error:
@@ -390,14 +412,24 @@ class Runner:
             finally:
                 follower.lock.release()
             follower.start()
+            self._restarted[follower.name] = time.time()
         return True
+
+    def _tell_if_recovered(self, follower: SinkFollower) -> None:
+        """A sink is well once it has committed something, or had no trouble for a while."""
+        since = self._restarted.get(follower.name)
+        if since is not None and (follower.committed_at >= since or time.time() - since >= RECOVERED_SECONDS):
+            del self._restarted[follower.name]
+            follower.tell_recovered(self)
 
     def _retry_later(self, follower: SinkFollower, error: TailraceError) -> None:
         backoff = self._backoff.setdefault(follower.name, Backoff())
         if time.time() - follower.committed_at < backoff.longest:
             backoff.reset()
         seconds = backoff.wait()
-        self.reporter.say("sink-retry", sink=follower.name, message=str(error), retry_seconds=seconds)
+        follower.note_trouble(self)
+        self._restarted.pop(follower.name, None)
+        self.view.say(events.SinkRetry(sink=follower.name, message=str(error), retry_seconds=seconds))
         self._retries[follower.name] = time.monotonic() + seconds
 
     def _give_up(self, follower: SinkFollower, keeper: TableSupervisor, error: TailraceError) -> None:
@@ -408,18 +440,17 @@ class Runner:
 
     def _stop_following(self, follower: SinkFollower) -> None:
         if not follower.stop(STOP_SECONDS):
-            self.reporter.say(
-                "sink-abandoned",
-                sink=follower.name,
-                message=f"sink {follower.name} has not answered for {STOP_SECONDS:g} s: what it did not commit is done"
-                " again at the next start",
+            message = (
+                f"sink {follower.name} has not answered for {STOP_SECONDS:g} s: what it did not commit is done"
+                " again at the next start"
             )
+            self.view.say(events.SinkAbandoned(sink=follower.name, message=message))
 
     def _leave(self, name: str, error: TailraceError) -> None:
         self._given_up[name] = error
         if all(follower.name in self._given_up for follower in self._followers):
             raise error
-        self.reporter.say("sink-failed", sink=name, message=str(error), hint=error.hint)
+        self.view.say(events.SinkFailed(sink=name, message=str(error), hint=error.hint))
 
     def _is_current(self, capture: CaptureSupervisor) -> bool:
         progress = capture.progress
@@ -435,22 +466,8 @@ class Runner:
         )
 
     def _tell(self, capture: CaptureSupervisor) -> None:
-        progress = capture.progress
-        if progress is None:
-            return
-        sinks = {}
-        for follower in self._followers:
-            behind = follower.watermark.offset < progress.end
-            statuses = list(follower.tables.values())
-            sinks[follower.name] = {
-                "applied": follower.applied,
-                "copied": sum(status.rows for status in statuses),
-                "lag_seconds": _lag_seconds(follower) if behind or capture.trouble else 0.0,
-                "not_live": sum(status.state != "live" and status.state not in ASIDE for status in statuses),
-                "aside": sum(status.state in ASIDE for status in statuses),
-            }
-        trouble = {"capture": capture.trouble} if capture.trouble else {}
-        self.reporter.tick(changes=progress.changes, sinks=sinks, **trouble)
+        if (now := progress_of(self._followers, capture)) is not None:
+            self.view.tick(now)
 
     def _shut_down(self, capture: CaptureSupervisor | None) -> None:
         for keeper in self._keepers:
@@ -467,13 +484,6 @@ class Runner:
             keeper.join(STOP_SECONDS)
         for sink in self.sinks.values():
             sink.close()
-
-
-def _lag_seconds(follower: SinkFollower) -> float | None:
-    """Of a sink that is behind: the age of the last commit that it has; None before its first micro-batch."""
-    if not follower.last_commit_us:
-        return None
-    return round(max(time.time() - follower.last_commit_us / 1e6, 0.1), 1)
 
 
 class _Stopped(TailraceError):

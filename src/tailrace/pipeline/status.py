@@ -12,7 +12,8 @@ from enum import StrEnum
 import msgspec
 
 from tailrace import config, registry
-from tailrace.errors import OffsetGone, SinkError, SourceError
+from tailrace.errors import SinkError, SourceError
+from tailrace.log.lag import oldest_commit_after
 from tailrace.log.reader import LogReader
 from tailrace.model.lifecycle import ASIDE, COPYING, TableState, TableStatus
 from tailrace.model.watermark import Watermark
@@ -35,7 +36,8 @@ class TableLine(msgspec.Struct, frozen=True):
 
     `rows` were counted just now; None if that would take long. `copied` are those that the snapshot has loaded.
     `offset` and `position` are the table's watermark. `lag_seconds` is the age of the oldest captured commit that the
-    table lacks, 0 when it has all; None without a run that captures, or a log that the watermark belongs to.
+    table lacks, 0 when it has all; None without a run, or a log that the watermark belongs to, and where the table has
+    all of the log and nothing is captured at the moment.
     `reason` says why the table is not live, or what is to be known of it; `capture` why nothing is captured now.
     `behind_bytes` is the source's log between `position` and its present end, also where that holds nothing for us.
     """
@@ -101,10 +103,12 @@ class _Surroundings:
         return int(self.source.distance(mark.position, self.source_position))
 
     def lag_seconds(self, mark: Watermark) -> float | None:
-        if self.run is RunState.STOPPED or self.capture or mark.log_id != self.log_id:
+        if self.run is RunState.STOPPED or mark.log_id != self.log_id:
             return None
-        oldest_us = _oldest_commit_after(self.log, mark.offset)
-        return max(time.time() - oldest_us / 1e6, 0.0) if oldest_us else 0.0
+        oldest_us = oldest_commit_after(self.log, mark.offset)
+        if oldest_us is None:
+            return None if self.capture else 0.0
+        return max(time.time() - oldest_us / 1e6, 0.0)
 
 
 def capture_trouble(state: str) -> str:
@@ -156,15 +160,3 @@ def _line(name: str, sink: Sink, status: TableStatus, state: SinkState, around: 
 
 def _copied(status: TableStatus, chunks: list[ChunkMark]) -> int:
     return sum(chunk.rows for chunk in chunks if chunk.is_loaded) or status.rows
-
-
-def _oldest_commit_after(log: LogReader, offset: int) -> int | None:
-    """When the first transaction that ends after `offset` was committed, in microseconds; None if there is none."""
-    for name in log.names():
-        if name.committed <= offset or name.committed < name.first:
-            continue
-        try:
-            return log.header(name).first_time_us
-        except OffsetGone:  # every sink has it by now, and retention took it away
-            continue
-    return None

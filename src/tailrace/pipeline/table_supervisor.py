@@ -7,11 +7,12 @@ from collections.abc import Iterable
 
 import msgspec
 
-from tailrace import config, failpoints
+from tailrace import config, events, failpoints
 from tailrace.errors import SinkRejected, SourceRefused, TailraceError
 from tailrace.model.lifecycle import ASIDE, CATCHING_UP, StoredAs, TableState, TableStatus
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import Watermark
+from tailrace.pipeline.copy_watch import CopyWatch
 from tailrace.pipeline.copying import Copies, lanes
 from tailrace.pipeline.evolution import evolved_to, fills_of, has_other_text, is_behind
 from tailrace.pipeline.follower import SinkFollower
@@ -46,15 +47,17 @@ class TableSupervisor:
         self._is_published = False  # no table waits to be published
         self._looked_at: dict[str, StoredAs | None] = {}  # where tables were stored before the last look
         self._is_settled = False
-        tell, name = follower.tell_retry, follower.name
-        self._own = RepeatingThread(self._step, f"keeping the tables of sink {name}", tell)
+        name = follower.name
+        self._own = RepeatingThread(self._step, f"keeping the tables of sink {name}", follower)
         self._copying = [
-            RepeatingThread(lane.step, f"the copy of tables into sink {name}", tell) for lane in self._lanes
+            RepeatingThread(lane.step, f"the copy of tables into sink {name}", follower) for lane in self._lanes
         ]
+        self._copy_watch = CopyWatch(follower)
+        self._watching = RepeatingThread(self._watch, f"watching sink {name}", follower)
 
     @property
     def _threads(self) -> list[RepeatingThread]:
-        return [self._own, *self._copying]
+        return [self._own, *self._copying, self._watching]
 
     def start(self) -> None:
         for thread in self._threads:
@@ -93,6 +96,11 @@ class TableSupervisor:
         for group in groups:
             self.follower.isolated(lambda group=group: self._catch_up(group))  # type: ignore[misc]  # a loop's variable
         return bool(groups)
+
+    def _watch(self) -> bool:
+        """Measure what the run tells of the sink; in a thread of its own, as storage and sink may take their time."""
+        self.follower.lag.look()
+        return self._copy_watch.step()
 
     # --- discovery
 
@@ -137,12 +145,12 @@ class TableSupervisor:
         """
         published = self.source.publish(self._is_known)
         if published.changed:
-            self.follower.say("published", sink=self.follower.name, tables=list(published.changed))
+            self.follower.say(events.Published(sink=self.follower.name, tables=tuple(published.changed)))
         locked = dict.fromkeys(published.waiting, "somebody holds a lock on it: it is tried again")
         for table, reason in (published.refused | locked).items():
             if self._refused.get(table) != reason:
                 self._refused[table] = reason
-                self.follower.say("not-published", sink=self.follower.name, table=table, reason=reason)
+                self.follower.say(events.NotPublished(sink=self.follower.name, table=table, reason=reason))
         return published
 
     def _is_known(self, table: str) -> bool:

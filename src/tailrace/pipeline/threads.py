@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from tailrace.errors import EngineDisturbed, EngineLost, TailraceError
 from tailrace.pipeline.backoff import Backoff
@@ -29,6 +30,15 @@ class WatchedThread(threading.Thread):
             self.error = EngineLost(f"the thread for {self.name} ended: {_where(error)}")
 
 
+class Teller(Protocol):
+    """Hears who is in trouble that may pass, and who is not."""
+
+    def tell_retry(self, who: object, error: TailraceError, seconds: float) -> None: ...
+
+    def tell_recovered(self, who: object) -> None:
+        """Also of somebody who was not in trouble."""
+
+
 class RepeatingThread:
     """Does a step again and again until it is stopped; a step that returns false found nothing to do.
 
@@ -36,8 +46,8 @@ class RepeatingThread:
     `error` and ends it. Errors that are not ours are `what` has stopped: Spark's, mostly, which pass.
     """
 
-    def __init__(self, step: Callable[[], bool], what: str, tell: Callable[[TailraceError, float], None]) -> None:
-        self._step, self._what, self._tell = step, what, tell
+    def __init__(self, step: Callable[[], bool], what: str, teller: Teller) -> None:
+        self._step, self._what, self._teller = step, what, teller
         self.stopping = threading.Event()
         self._thread = WatchedThread(self._run, what)
 
@@ -59,7 +69,9 @@ class RepeatingThread:
         backoff = Backoff()
         while not self.stopping.is_set():
             try:
-                if not self._step():
+                worked = self._step()
+                self._teller.tell_recovered(self)
+                if not worked:
                     self.stopping.wait(IDLE_SECONDS)
                 backoff.reset()
             except Exception as error:
@@ -69,7 +81,7 @@ class RepeatingThread:
                 if not trouble.retry:
                     raise trouble from error
                 seconds = backoff.wait()
-                self._tell(trouble, seconds)
+                self._teller.tell_retry(self, trouble, seconds)
                 self.stopping.wait(seconds)
 
 

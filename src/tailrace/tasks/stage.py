@@ -52,7 +52,7 @@ class ApplyPlan(msgspec.Struct, frozen=True):
 
 
 class PartResult(msgspec.Struct, frozen=True):
-    """A task's receipt. `position`, `source` and `time_us` are those of the last transaction end in its slices.
+    """A task's receipt. `position` and `source` are those of the last transaction end in its slices.
 
     Of a table in `failed` nothing is staged. One that is `strayed` was changed under another name than its own.
     `leaves` are the parts of tables that changes went through, as far as they are described here.
@@ -62,7 +62,6 @@ class PartResult(msgspec.Struct, frozen=True):
     last: int
     staged: Receipt | None
     position: str
-    time_us: int
     source: SourceIdentity | None
     seen: dict[str, int]  # changes a table, whether applied or not
     schemas: dict[str, list[TableSchema]]  # the versions that were staged, in order
@@ -81,7 +80,6 @@ class _Found(msgspec.Struct):
     strayed: set[str] = set()
     leaves: dict[str, set[int]] = {}
     position: str = ""  # of the last transaction end
-    time_us: int = 0
     source: SourceIdentity | None = None  # whom that was read from
 
 
@@ -108,7 +106,6 @@ def _stage(plan: ApplyPlan, part: int, slices: list[Slice]) -> PartResult:
         last=slices[-1].last,
         staged=staged,
         position=found.position,
-        time_us=found.time_us,
         source=found.source,
         seen=found.seen,
         schemas=found.schemas,
@@ -184,8 +181,7 @@ def _changes_in(plan: ApplyPlan, piece: Slice, found: _Found) -> Iterator[Change
     for table, count in header.tables.items():
         found.seen[table] = found.seen.get(table, 0) + count
     if (end := _last_end(frames.transactions, piece.last)) is not None:
-        found.position, found.time_us = plan.source.end_positions(end)[0], end.column("time_us")[0].as_py()
-        found.source = header.source
+        found.position, found.source = plan.source.end_positions(end)[0], header.source
     yield from filter(len, map(functools.partial(_filter, plan), _decoded(plan, frames, piece, found)))
 
 

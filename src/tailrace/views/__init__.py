@@ -1,0 +1,1 @@
+"""Views of what a run says: JSON lines for programs, one live display for a person."""
