@@ -1,0 +1,313 @@
+"""A base for simple sources, with harmless answers to what only some databases have: slots, publications, storage.
+
+Positions are growing integers, each the end of a transaction; a snapshot sees all up to one of them. A transaction is
+one message of the log, whatever its bytes are, and every change tells the whole row. All that becomes of a table is in
+the source's log. A source of which one of these is not true overrides what says so.
+
+What is left to write: `identify`, `tables`, `oldest_position`, `current_position`, `transactions_after`, `decode` (with
+`decode_each`), `export_snapshot` and `read_chunk`. `tailrace.testing.source_contract` holds it to its word.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tailrace import config
+from tailrace.config import TablePatterns
+from tailrace.errors import DecodeError, PositionLost, SourceChanged, SourceRefused, ValueRefused
+from tailrace.model.changes import Changes, Op
+from tailrace.model.chunk import Chunk
+from tailrace.model.frames import PADDING, TRANSACTIONS, Definition, Frames
+from tailrace.model.lifecycle import StoredAs
+from tailrace.model.schema import TableSchema
+from tailrace.model.watermark import SourceIdentity
+from tailrace.sources.base import Absence, Capture, Finding, Published, Source, StorageChange, TableFacts
+
+Row = Mapping[str, Any]
+"""A row by the names of its columns; what it lacks is null."""
+
+ALWAYS = "always"
+"""The membership of a table that can not leave the stream."""
+
+
+class Transaction(NamedTuple):
+    """`message` is whatever `decode` understands; `tables` names the table of each change in it, in order.
+
+    Whoever asks again is told the same transaction with the same position.
+    """
+
+    position: int
+    time_us: int
+    message: bytes
+    tables: Sequence[str]
+
+
+class RowChange(NamedTuple):
+    """`row` is the row after the change; of a deleted one, its key at least. `before` has the old key if it changed."""
+
+    table: str
+    op: Op
+    row: Row
+    before: Row | None = None
+
+
+class SimpleSource(Source):
+    """Holds settings only: it pickles, and every method opens what it needs."""
+
+    transaction_columns = pa.schema(
+        [pa.field("_commit_position", pa.int64()), pa.field("_commit_time", pa.timestamp("us", "UTC"))]
+    )
+
+    def __init__(self, pipeline: config.Pipeline) -> None:
+        self.settings = pipeline.source
+        self.kind = config.scheme(pipeline.source.url)  # whose decoder reads the messages: see `registry.decoder`
+        self.patterns = TablePatterns(pipeline.source.tables)
+
+    # --- to be written
+
+    @abstractmethod
+    def oldest_position(self) -> int:
+        """What follows it can still be told; the present one if nothing was ever forgotten and nothing happened."""
+
+    @abstractmethod
+    def transactions_after(self, position: int) -> Sequence[Transaction]:
+        """The next ones in the order of their positions, as many as fit into memory with ease; none at the end.
+
+        The last one that there is ends at `current_position`.
+        """
+
+    # --- positions
+
+    def reached(self, position: str, target: str) -> bool:
+        return int(position) >= int(target)
+
+    def distance(self, position: str, target: str) -> int:
+        return max(int(target) - int(position), 0)
+
+    def end_positions(self, transactions: pa.RecordBatch) -> list[str]:
+        return [str(position) for position in transactions.column("position").to_pylist()]
+
+    def seen(self, transactions: pa.RecordBatch, visibility: str) -> pa.BooleanArray:
+        return pc.less_equal(transactions.column("position"), int(visibility))
+
+    def unseen(self, changes: Changes, visibility: str) -> npt.NDArray[np.bool_]:
+        positions = changes.transactions.column("_commit_position").to_numpy()
+        is_later: npt.NDArray[np.bool_] = positions[changes.transaction] > int(visibility)
+        return is_later
+
+    # --- the stream
+
+    def prepare(self, on_wait: Callable[[list[str]], None], on_create: Callable[[], None]) -> str:
+        return str(self.oldest_position())
+
+    def check_same(
+        self, known: SourceIdentity, position: str, on_wait: Callable[[], None] = lambda: None
+    ) -> SourceIdentity:
+        now = self.identify()
+        if now != known:
+            raise SourceChanged(f"the source is {now.database} ({now.system}), and was {known.database}")
+        if not self.reached(self.current_position(), position):
+            raise SourceChanged(f"{now.database} has not come as far as {position}, which was read from it")
+        return now
+
+    def capture(
+        self, after: str, first_offset: int, described: Mapping[int, TableSchema], known: SourceIdentity | None
+    ) -> Capture:
+        identity = self.identify() if known is None else self.check_same(known, after)
+        return PolledCapture(self, identity, int(after), first_offset)
+
+    # --- tables
+
+    def captures(self, table: TableSchema) -> bool:
+        return self.patterns.matches(table.schema, table.name)
+
+    def facts(self, refused: Mapping[str, str] = MappingProxyType({})) -> list[TableFacts]:
+        return [TableFacts(schema, ALWAYS, StoredAs({}, ""), 0) for schema in self.tables()]
+
+    def absence(self, table: TableSchema) -> Absence:
+        is_wanted = self.captures(table)
+        return Absence("it is gone" if is_wanted else "it is excluded by source.tables", is_gone=is_wanted)
+
+    # --- snapshots
+
+    def plan_snapshot(self, table: TableSchema, chunk_bytes: int) -> list[Chunk]:
+        """One chunk: also a table without rows has one."""
+        return [Chunk(table.table, 0, 0)]
+
+    def read_all(self, table: TableSchema, snapshot: str | None = None) -> Iterator[pa.RecordBatch]:
+        if snapshot is None:
+            with self.export_snapshot() as exported:
+                yield from self.read_all(table, exported.id)
+        else:
+            for chunk in self.plan_snapshot(table, self.settings.snapshot.chunk_bytes):
+                yield from self.read_chunk(table, chunk, snapshot)
+
+    def read_rows(self, table: TableSchema, keys: pa.RecordBatch) -> pa.RecordBatch:
+        raise SourceRefused(
+            f"single rows of {table.table} can not be read", hint=f"run `tailrace snapshot {table.table}`"
+        )
+
+    # --- what a simple source has not
+
+    def preflight(self) -> list[Finding]:
+        return []
+
+    def publish(self, is_known: Callable[[str], bool]) -> Published:
+        return Published()
+
+    def is_founder(self, facts: TableFacts) -> bool:
+        return False
+
+    def writers(self, facts: TableFacts) -> dict[str, str]:
+        return {}
+
+    def storage_change(self, schema: TableSchema, old: StoredAs, new: StoredAs) -> StorageChange:
+        return StorageChange()
+
+    def has_rows(self, schema: TableSchema, relations: Iterable[str]) -> bool:
+        return False
+
+    def old_values(self, table: TableSchema, added: list[str], stored: StoredAs | None) -> pa.RecordBatch | None:
+        return None  # nobody knows: a table that gains a column is copied again
+
+    def is_shown(self, transactions: Iterable[pa.RecordBatch]) -> bool:
+        return True
+
+    def drop_slot(self) -> bool:
+        return False
+
+    def drop(self) -> list[str]:
+        return []
+
+
+class PolledCapture(Capture):
+    """Asks the source for what follows, again and again."""
+
+    def __init__(self, source: SimpleSource, identity: SourceIdentity, after: int, first_offset: int) -> None:
+        oldest = source.oldest_position()
+        if after < oldest:
+            raise PositionLost(f"the source begins at {oldest}, and what follows {after} is needed")
+        self.identity = identity
+        self._source = source
+        self._pending: list[Transaction] = []
+        self._position, self._next = after, first_offset
+
+    def poll(self, seconds: float, *wake: object) -> None:
+        after = self._pending[-1].position if self._pending else self._position
+        came = self._source.transactions_after(after)
+        self._pending += came
+        if not came:
+            self.idle(seconds, *wake)
+
+    def idle(self, seconds: float, *wake: Any) -> None:
+        if wake:
+            select.select(wake, [], [], seconds)
+        else:
+            time.sleep(seconds)
+
+    @property
+    def pending_bytes(self) -> int:
+        return sum(len(each.message) for each in self._pending)
+
+    def take(self) -> tuple[Frames, str] | None:
+        if not self._pending:
+            return None
+        frames = frames_of(self._source.kind, self._next, self._pending, self._source.tables())
+        self._position, self._next, self._pending = self._pending[-1].position, frames.last + 1, []
+        return frames, str(self._position)
+
+    @property
+    def received(self) -> str:
+        return str(self._position)
+
+    def acknowledge(self, position: str) -> None:
+        return
+
+    def remarks(self) -> list[str]:
+        return []
+
+    def close(self) -> None:
+        return
+
+
+def frames_of(kind: str, first: int, transactions: Sequence[Transaction], schemas: Iterable[TableSchema]) -> Frames:
+    """Transactions as the log wants them, with the tables that they may be of."""
+    known = {schema.table: schema for schema in schemas}
+    widths = np.array([max(len(each.tables), 1) for each in transactions], np.uint32)
+    ends = first + np.cumsum(widths, dtype=np.int64) - 1
+    facts = [ends - widths + 1, ends, [each.time_us for each in transactions], [each.position for each in transactions]]
+    told = TRANSACTIONS.append(pa.field("position", pa.int64(), False))
+    changed = [table for each in transactions for table in each.tables if table in known]
+    return Frames(
+        kind=kind,
+        first=first,
+        buffer=np.frombuffer(b"".join([*(each.message for each in transactions), bytes(PADDING)]), np.uint8),
+        bounds=np.cumsum([0, *(len(each.message) for each in transactions)], dtype=np.int64),
+        transactions=pa.RecordBatch.from_arrays([pa.array(fact, pa.int64()) for fact in facts], schema=told),
+        definitions=tuple(Definition(known[table].relation, first, known[table]) for table in dict.fromkeys(changed)),
+        tables={table: changed.count(table) for table in dict.fromkeys(changed)},
+        widths=widths,
+    )
+
+
+def decode_each(
+    frames: Frames, first: int, last: int, tables: Collection[str] | None, parse: Callable[[bytes], Iterable[RowChange]]
+) -> Iterator[Changes]:
+    """`decode` of a simple source; `parse` gives the changes of one message, in order."""
+    schemas = {each.schema.table: each.schema for each in frames.definitions}
+    wanted = schemas.keys() if tables is None else schemas.keys() & set(tables)
+    found: dict[str, list[tuple[int, int, RowChange]]] = {}
+    begins, ends = (frames.transactions.column(name).to_numpy() for name in ("begin", "end"))
+    for number in np.flatnonzero((begins <= last) & (ends >= first)).tolist():
+        message = frames.buffer[frames.bounds[number] : frames.bounds[number + 1]].tobytes()
+        for offset, change in enumerate(_parsed(message, parse, int(begins[number])), int(begins[number])):
+            if first <= offset <= last and change.table in wanted:
+                found.setdefault(change.table, []).append((offset, number, change))
+    for table, changes in found.items():
+        yield _changes(frames, schemas[table], changes)
+
+
+def rows_of(schema: TableSchema, rows: Sequence[Row]) -> pa.RecordBatch:
+    """Rows of a table as columns. Raises ValueRefused for a value that is not of its column's type."""
+    columns = []
+    for column, field in zip(schema.columns, schema.arrow, strict=True):
+        try:
+            columns.append(pa.array([row.get(column.name) for row in rows], field.type))
+        except (pa.ArrowException, OverflowError) as error:
+            where = f"column {schema.table}.{column.name} ({column.type.name})"
+            raise ValueRefused(f"{where}: a value is no {field.type}", table=schema.table) from error
+    return schema.rows(columns)
+
+
+def _parsed(message: bytes, parse: Callable[[bytes], Iterable[RowChange]], offset: int) -> list[RowChange]:
+    try:
+        return list(parse(message))
+    except (ValueError, TypeError, KeyError) as error:
+        raise DecodeError(f"the message at offset {offset} can not be read: {type(error).__name__}") from None
+
+
+def _changes(frames: Frames, schema: TableSchema, found: Sequence[tuple[int, int, RowChange]]) -> Changes:
+    position, time_us = (frames.transactions.column(name) for name in ("position", "time_us"))
+    told = [position, time_us.cast(pa.timestamp("us", "UTC"))]
+    moved = [(row, change.before) for row, (_, _, change) in enumerate(found) if change.before is not None]
+    return Changes(
+        schema=schema,
+        op=np.array([change.op for _, _, change in found], np.int8),
+        offset=np.array([offset for offset, _, _ in found], np.int64),
+        transaction=np.array([number for _, number, _ in found], np.int64),
+        transactions=pa.RecordBatch.from_arrays(told, schema=SimpleSource.transaction_columns),
+        after=rows_of(schema, [change.row for _, _, change in found]),
+        unchanged=None,
+        before_rows=np.array([row for row, _ in moved], np.int64),
+        before=rows_of(schema, [before for _, before in moved]),
+    )
