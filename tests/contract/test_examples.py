@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import shutil
 import sqlite3
 import sys
 import time
@@ -12,16 +14,21 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
+from pyspark.sql import SparkSession
 
 from tailrace import config
 from tailrace.model.changes import Op
 from tailrace.model.schema import TableSchema
+from tailrace.pipeline.progress import Reporter
+from tailrace.pipeline.runner import Runner
 from tailrace.sinks.base import ChangeSink
 from tailrace.sources.base import Source
+from tailrace.spark.session import open_session
 from tailrace.testing.change_sink_contract import ChangeSinkContract
-from tailrace.testing.source_changes import Change, Row
-from tailrace.testing.source_contract import SourceContract
+from tailrace.testing.source_changes import Change, Row, delete, insert, update
+from tailrace.testing.source_contract import SourceContract, play, writing
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -133,3 +140,70 @@ class TestToySink(ChangeSinkContract):
     @pytest.fixture
     def inventory(self, tmp_path: Path) -> Callable[[], list[str]]:
         return lambda: sorted(str(path) for path in tmp_path.rglob("*"))
+
+
+# --- whole lives -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def spark(installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One for all: runs leave a session alone that was there before them."""
+    source, sinks = config.Source("outbox:///none", ("*.*",)), {"none": config.Sink("null:")}
+    session = open_session(config.Pipeline("toys", source, sinks, state=str(tmp_path_factory.mktemp("spark"))))
+    yield session
+    session.stop()
+
+
+def run(folder: Path, source: str, sink: str) -> str:
+    """`tailrace run --until-current`, and what it said."""
+    sinks = {"sink": config.Sink(sink)}
+    pipeline = config.Pipeline("toys", config.Source(source, ("*.*",)), sinks, state=str(folder / "state"))
+    said = io.StringIO()
+    assert Runner(pipeline, Reporter(stream=said)).run(until_current=True) == 0
+    return said.getvalue()
+
+
+@pytest.mark.spark
+def test_the_toy_source_is_copied_and_followed_while_it_is_written_to(spark: SparkSession, tmp_path: Path) -> None:
+    shop = Shop(tmp_path / "shop.db")
+    play(shop)
+    replica = tmp_path / "replica.db"
+    with writing(shop, first=100, seconds=0.05):
+        run(tmp_path, shop.url, f"sqlite:///{replica}")
+    shop.change(insert(50, "after the first run"), delete(9), update(51, None, old_id=2))
+    said = run(tmp_path, shop.url, f"sqlite:///{replica}")
+    with closing(sqlite3.connect(replica)) as database:
+        found = database.execute("SELECT id, name FROM main_items ORDER BY id").fetchall()
+    assert found == shop.rows()
+    assert '"state": "snapshot"' not in said, "it went on, and did not begin again"
+
+
+@pytest.mark.spark
+@pytest.mark.server
+def test_every_change_of_postgresql_is_in_the_toy_sink_once(
+    spark: SparkSession, tmp_path: Path, postgres_url: str
+) -> None:
+    """The tables begin with their next change, and the state directory is disposable."""
+    from toy_sink import read_changes
+
+    sink = f"jsonlines://{tmp_path}/lines"
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        for table in ("items", "orders"):
+            connection.execute(f"CREATE TABLE {table} (id bigint PRIMARY KEY, name text)")
+            connection.execute(f"INSERT INTO {table} VALUES (0, 'before')")
+        run(tmp_path, postgres_url, sink)
+        for life in (1, 2):
+            for table in ("items", "orders"):
+                connection.execute(f"INSERT INTO {table} VALUES ({life}, 'new')")
+            connection.execute(f"UPDATE items SET name = 'changed' WHERE id = {life}")
+            connection.execute(f"DELETE FROM items WHERE id = {life}")
+            run(tmp_path, postgres_url, sink)
+            shutil.rmtree(tmp_path / "state")
+
+    def told(table: str) -> list[tuple[object, ...]]:
+        rows = read_changes(tmp_path / "lines" / "toys", f"public.{table}")
+        return [(row["_op"], row["id"], row["name"]) for row in rows]
+
+    each = [[("insert", n, "new"), ("update", n, "changed"), ("delete", n, None)] for n in (1, 2)]
+    assert told("items") == [change for changes in each for change in changes]
+    assert told("orders") == [("insert", n, "new") for n in (1, 2)]

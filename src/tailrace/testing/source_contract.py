@@ -376,10 +376,10 @@ def copied_now(source: Source, database: Database) -> list[tuple[int, str | None
 
 
 class writing:  # noqa: N801 - reads as a statement
-    """Somebody changes the table all the time, in transactions of two and three changes."""
+    """Somebody changes the table all the time, every so many `seconds`; ids are `first` and more."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, first: int = 0, seconds: float = 0.002) -> None:
+        self._database, self._first, self._seconds = database, first, seconds
         self._done = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._write, daemon=True)
@@ -394,14 +394,15 @@ class writing:  # noqa: N801 - reads as a statement
             raise self._error
 
     def _write(self) -> None:
-        number = 0
         try:
-            while not self._done.is_set():
-                number += 2
+            for number in itertools.count(self._first, 2):
+                if self._done.is_set():
+                    break
                 changes = [insert(number, f"n{number}"), insert(number + 1, None)]
-                if number > 4:
+                if number > self._first + 2:
                     changes += [update(number - 2, "changed"), delete(number - 3)]
                 self._database.change(*changes)
+                self._done.wait(self._seconds)
         except BaseException as error:
             self._error = error
 
