@@ -29,7 +29,8 @@ from tailrace.model.schema import Column, TableSchema
 from tailrace.model.types import ColumnType, Kind
 from tailrace.model.watermark import SourceIdentity
 from tailrace.sources.base import ExportedSnapshot
-from tailrace.sources.simple import RowChange, SimpleSource, Transaction, decode_each, rows_of
+from tailrace.sources.simple import SimpleSource
+from tailrace.sources.transactions import RowChange, Transaction, decode_each, rows_of
 
 SCHEMA, OUTBOX = "main", "outbox"
 KINDS = {"INTEGER": Kind.INT64, "TEXT": Kind.TEXT, "REAL": Kind.FLOAT64}
