@@ -12,6 +12,7 @@ import signal
 import struct
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -70,8 +71,10 @@ def _die(work: Callable[[], object], left: int) -> None:
     sys.addaudithook(step)
     try:
         work()
-    finally:
-        os._exit(0 if sys.exception() is None else 1)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
 
 
 if __name__ == "__main__":
