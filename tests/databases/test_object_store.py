@@ -11,12 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from urllib.request import Request, urlopen
 
 import msgspec
 import pytest
 
 from support.messages import Feed, transaction
+from support.stores import object_store
 from tailrace.errors import StateError
 from tailrace.log.reader import LogReader
 from tailrace.log.writer import LogWriter
@@ -24,7 +24,7 @@ from tailrace.pipeline.status import RunState, run_state
 from tailrace.state import lease
 from tailrace.state.lease import Note
 from tailrace.state.storage import Storage
-from tailrace.testing.processes import free_port, wait_until
+from tailrace.testing.processes import wait_until
 
 pytestmark = [pytest.mark.server]
 
@@ -33,10 +33,11 @@ QUICK = {"RENEW_SECONDS": 0.2, "DEAD_SECONDS": 2.0, "SETTLE_SECONDS": 0.2, "SAFE
 WRITER = """
 import json, sys
 from tailrace.errors import StateError
-from tailrace.log import lease
+from tailrace.state import lease
 from tailrace.state.storage import Storage
 from tailrace.log.writer import LogWriter
 from support.messages import Feed, transaction
+from support.stores import object_store
 vars(lease).update(json.loads(sys.argv[2]))
 storage = Storage(sys.argv[1])
 feed = Feed(LogWriter.open(storage) or LogWriter.create(storage, None, "0/0"), {})
@@ -52,26 +53,8 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[Callable[[str], str]]:
-    """An S3-compatible server; gives the address of a folder in it."""
-    pytest.importorskip("moto", reason="pip install 'moto[server]'")
-    port = free_port()
-    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        wait_until(lambda: put_bucket(port), seconds=60, what="the object store", every=0.2)
-        where = f"endpoint_override=127.0.0.1:{port}&scheme=http&region=us-east-1"
-        yield lambda name: f"s3://key:secret@bucket/{name}?{where}"
-    finally:
-        server.kill()
-        server.wait(10)
-
-
-def put_bucket(port: int) -> bool:
-    try:
-        with urlopen(Request(f"http://127.0.0.1:{port}/bucket", method="PUT"), timeout=10) as answer:
-            return bool(answer.status == 200)
-    except OSError:
-        return False
+    with object_store() as address:
+        yield address
 
 
 @pytest.fixture

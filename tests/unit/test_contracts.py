@@ -7,6 +7,7 @@ import pytest
 from tailrace import registry
 from tailrace.sinks.base import Sink
 from tailrace.sources.base import Source
+from tailrace.testing.source_changes import missing
 
 
 @pytest.mark.parametrize("scheme", registry.schemes(registry.SOURCES))
@@ -17,9 +18,3 @@ def test_a_source_has_every_method_of_its_contract(scheme: str) -> None:
 @pytest.mark.parametrize("scheme", registry.schemes(registry.SINKS))
 def test_a_sink_has_every_method_of_its_contract(scheme: str) -> None:
     assert missing(registry.sink_class(f"{scheme}://h"), Sink) == {"name"}  # which each object has for itself
-
-
-def missing(connector: object, contract: type) -> set[str]:
-    own = [vars(each) for each in connector.__mro__ if each is not contract]  # type: ignore[attr-defined]
-    named = {name for name in (*vars(contract), *contract.__annotations__) if not name.startswith("_")}
-    return {name for name in named if not any(name in each for each in own)}

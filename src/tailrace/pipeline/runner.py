@@ -170,9 +170,14 @@ class Runner:
         self._leave_if_stopping()
         if whom and time.monotonic() - self._said_waiting_at >= WAITING_SECONDS:
             self._said_waiting_at = time.monotonic()
-            slot = f"the replication slot {self.pipeline.slot_name}"
-            message = f"{slot} can not be made before others end: {', '.join(whom)}"
+            message = f"{self._stream} can not be made before others end: {', '.join(whom)}"
             self.view.say(events.Waiting(message=message))
+
+    @property
+    def _stream(self) -> str:
+        """What the source streams from, in an operator's words."""
+        slot = self._identity.slot if self._identity is not None else ""
+        return f"replication slot {slot}" if slot else "the stream"
 
     def _patiently(self, work: Callable[[], Any]) -> Any:
         """At the start, wait a little for a database that is coming up."""
@@ -269,8 +274,8 @@ class Runner:
     def _refuse_gap(self, who: str, has: str, confirmed: str) -> None:
         if has and not self.source.reached(has, confirmed):
             raise PositionLost(
-                f"{who} has the changes up to {has}, but replication slot {self.pipeline.slot_name} begins at"
-                f" {confirmed}: what lies between is gone"
+                f"{who} has the changes up to {has}, but {self._stream} begins at {confirmed}: what lies between is"
+                " gone"
             )
 
     def _refuse_failures(self) -> None:

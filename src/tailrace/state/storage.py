@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -32,6 +34,9 @@ except ImportError:  # pragma: no cover - Windows has no advisory locks of this 
 HAS_FLOCK = bool(fcntl)
 READ_BYTES = 4 << 20
 """What is asked of an object store at a time."""
+SPOOL_BYTES = 32 << 20
+"""What is held in memory of a file before it is uploaded: all of it is there by then. An upload can not be broken off,
+because pyarrow closes it, which makes the object appear with whatever there is of it."""
 OBJECT_STORES = {"s3", "gcs", "abfs"}
 """File systems of pyarrow where an object appears when its upload completes, and where moving one means copying it."""
 
@@ -164,8 +169,11 @@ class Storage:
             if self.is_local:
                 return _publish_locally(self.path, name, parts, reached)
             beside = name if self.filesystem.type_name in OBJECT_STORES else f"{name}.part"
-            with self.filesystem.open_output_stream(self._join(beside)) as stream:
-                size = _write(stream, parts)
+            with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as whole:
+                size = _write(whole, parts)
+                whole.seek(0)
+                with self.filesystem.open_output_stream(self._join(beside)) as stream:
+                    shutil.copyfileobj(whole, stream)
             if beside != name:
                 self.filesystem.move(self._join(beside), self._join(name))
             return size
