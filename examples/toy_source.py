@@ -119,7 +119,7 @@ def table_schema(database: sqlite3.Connection, table: str) -> TableSchema:
     for _, name, type_, *_ in found:
         if type_ not in KINDS:
             raise SourceRefused(f"{table}.{name} is {type_ or 'of no type'}", hint=f"use {', '.join(KINDS)}")
-    columns = [Column(name, ColumnType(KINDS[type_], type_), not required) for _, name, type_, required, *_ in found]
+    columns = [Column(name, ColumnType(KINDS[type_], type_), number + 1) for number, name, type_, *_ in found]
     key = [name for place, name in sorted((row[5], row[1]) for row in found) if place]
     return TableSchema(SCHEMA, table, tuple(columns), tuple(key), relation=zlib.crc32(table.encode()))
 
