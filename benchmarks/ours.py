@@ -211,7 +211,7 @@ def _frames(messages: Sequence[bytes]) -> Frames:
     relation = pgoutput.parse_relation(next(bytes(m) for m in messages if m[:1] == b"R"), 1)
     with PostgresServer.start() as server, psycopg.connect(server.url, autocommit=True) as connection:
         connection.execute(f"CREATE TABLE {TABLE} ({COLUMNS})")
-        schema, _ = described_schema(connection, relation, 0, {}, None)
+        schema, _ = described_schema(connection, relation, 0, {}, None, 0)
     schema = msgspec.structs.replace(schema, key=("id",))
     return Frames(
         pgoutput.KIND, 1, buffer, bounds, transactions, (Definition(relation.id, 0, schema),), {schema.table: 1}
