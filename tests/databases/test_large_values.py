@@ -176,8 +176,7 @@ def test_rows_of_a_megabyte_and_a_huge_value_are_copied_in_the_memory_of_the_val
 @pytest.mark.long
 @pytest.mark.parametrize("phase", ["many transactions", "one transaction"])
 def test_rows_of_a_megabyte_take_the_memory_of_some_of_them(life: Any, phase: str) -> None:
-    """A worker: itself, and a run of 32 MiB as it was read, decoded, netted and encoded."""
-    assert over(life[0][phase], driver=250, capture=230, worker=420, jvm=800) == {}
+    assert over(life[0][phase], driver=250, capture=230, worker=340, jvm=800) == {}
 
 
 @pytest.mark.long
