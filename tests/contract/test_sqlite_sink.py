@@ -707,3 +707,13 @@ def test_a_file_that_is_replaced_while_it_is_open_gets_no_rows_that_nobody_will_
         sink.commit(Batch((part,), watermark(30), before=watermark(20)), SourceRows(LOOSE))
     assert sink.read_state().watermark == (None if is_removed else watermark(10))
     sink.close()
+
+
+def test_a_plan_of_another_version_is_no_plan(sink, execute):
+    """Its copy begins anew; all else that the sink remembers is read."""
+    started = status(ITEMS, TableState.SNAPSHOT)
+    sink.begin_snapshot(started, [chunk(ITEMS)], clear=True)
+    planned = '{"table":"public.items","number":0,"relation":"items","first":0,"end":9,"storage":7,"bytes":8192}'
+    execute(f"UPDATE _tailrace_chunks SET chunk = '{planned}'")
+    state = sink.read_state()
+    assert (state.tables, state.chunks) == ({ITEMS.table: started}, {})

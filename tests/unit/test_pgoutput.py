@@ -320,6 +320,13 @@ def test_changes_know_their_transaction():
     assert told(changes, "_commit_position") == [0x10, 0x7FFF_FFFF_FFFF_FFF0, 0x7FFF_FFFF_FFFF_FFF0]
 
 
+def test_transactions_have_the_columns_of_logs_of_earlier_versions():
+    """In their order: segments are merged with older ones, which Arrow allows for equal columns only."""
+    frames, _ = frames_of(transaction(xid=7))
+    names = ["begin", "end", "xid", "time_us", "commit_position", "end_position"]
+    assert frames.transactions.schema.names == names
+
+
 def test_positions_are_exact_to_the_last_bit():
     at = (1 << 60) + 1
     frames, _ = frames_of([begin(at=at), commit(at, at + 3), keepalive_mark(at + 5, NOON_US)])

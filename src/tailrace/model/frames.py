@@ -27,7 +27,7 @@ TRANSACTIONS = pa.schema(
         pa.field("time_us", pa.int64(), False),  # commit time, microseconds since 1970
     ]
 )
-"""What the log must know of a transaction. The source's own columns follow: only the source reads them."""
+"""What the log must know of a transaction. The source has columns of its own beside them, which only it reads."""
 
 
 class Definition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -106,8 +106,8 @@ class Bookkeeping:
         chunks: dict[str, list[ChunkMark]] = {}
         columns = ["name", "generation", "number", "chunk", "is_loaded", "row_count"]
         for table, generation, _, chunk, is_loaded, rows in sorted(self._select(session, "chunks", columns)):
-            mark = ChunkMark(generation, msgspec.json.decode(chunk, type=Chunk), bool(is_loaded), rows)
-            chunks.setdefault(table, []).append(mark)
+            if (planned := _chunk(chunk)) is not None:
+                chunks.setdefault(table, []).append(ChunkMark(generation, planned, bool(is_loaded), rows))
         tables = {status.table: status for status in self.statuses(session)}
         is_counted = self._dialect.existing(session, self._targets["commits"]) is not None
         return SinkState(self.watermark(session), tables, chunks, self.commits(session) if is_counted else 0)
@@ -349,6 +349,14 @@ def _kept(payload: Mapping[str, Any]) -> dict[str, Any]:
         kept[name] = texts[name] if size <= room else f"{texts[name][:room]}… of {size} characters"
         room = max(room - size, 0)
     return kept
+
+
+def _chunk(text: str) -> Chunk | None:
+    """None for one that another version has planned: without its plan a copy begins anew."""
+    try:
+        return msgspec.json.decode(text, type=Chunk)
+    except msgspec.ValidationError:
+        return None
 
 
 def _status(text: str) -> TableStatus:

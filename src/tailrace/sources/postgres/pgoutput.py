@@ -23,10 +23,11 @@ from tailrace.sources.postgres.values.decoders import decode_values
 from tailrace.sources.postgres.values.lanes import HAS_VALUE, UNCHANGED, Bytes, Integers, Lane, big_endian, blank, walk
 
 KIND = "postgresql"
-TRANSACTIONS = pa.schema(
+TRANSACTIONS = pa.schema(  # in the order of all logs so far: segments are merged with older ones
     [
-        *model.TRANSACTIONS,
+        *(model.TRANSACTIONS.field(name) for name in ("begin", "end")),
         pa.field("xid", pa.int64(), False),
+        model.TRANSACTIONS.field("time_us"),
         pa.field("commit_position", pa.int64(), False),
         pa.field("end_position", pa.int64(), False),  # where the source resumes after it; 0 while unknown
     ]
@@ -161,8 +162,8 @@ def index_transactions(
     columns = [
         np.concatenate([begin, marks + first]),
         np.concatenate([end, marks + first]),
-        np.concatenate([time, mark_time]),
         np.concatenate([xid, np.zeros(len(marks), np.int64)]),
+        np.concatenate([time, mark_time]),
         np.concatenate([commit, mark_position]),
         np.concatenate([end_position, mark_position]),
     ]
