@@ -157,6 +157,9 @@ class Spark(Section, frozen=True):
 
     master: Annotated[str, Meta(description="default: what spark-submit says, else local[*]")] | None = None
     conf: Annotated[dict[str, str | bool | int | float], Meta(description="Spark settings, as in spark-defaults")] = {}
+    ship: Annotated[
+        bool, Meta(description="send tailrace itself to the workers of a cluster; false where it is installed on them")
+    ] = True
 
     def settings(self) -> dict[str, str]:
         """`conf` as Spark wants it: text only, `true` and `false` in lower case."""
@@ -164,7 +167,7 @@ class Spark(Section, frozen=True):
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         conf = {key: redact_setting(key, value) for key, value in self.conf.items()}
-        return [("master", self.master), ("conf", conf)]
+        return [("master", self.master), ("conf", conf), ("ship", self.ship)]
 
 
 class Pipeline(Section, frozen=True):

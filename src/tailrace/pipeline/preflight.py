@@ -15,11 +15,13 @@ from tailrace.errors import MissingExtra, SourceRefused, StateError, TailraceErr
 from tailrace.sources.base import Finding, Level
 from tailrace.sources.findings import Failure, fail, failure, ok, warn
 from tailrace.spark import java
+from tailrace.spark.masters import refuse_local_sink
 from tailrace.state.storage import Storage
 
 STATE = "state directory"
 PYSPARK = (4, 3)
 PYSPARK_INSTALL = "pip install 'pyspark>=4.3,<4.4'"
+LOCAL = "local"  # what the file does not say, the run asks of Spark
 _GIB = 1 << 30
 
 
@@ -58,6 +60,7 @@ def sink_finding(pipeline: config.Pipeline, name: str) -> Finding:
     subject = f"sink {name}"
     settings = pipeline.sinks[name]
     try:
+        refuse_local_sink(pipeline, name, pipeline.spark.master or LOCAL)
         registry.make_sink(pipeline, name).check()
     except TailraceError as error:
         return failure(subject, error)

@@ -78,6 +78,7 @@ class SqlSink(DatabaseSink):
 
     max_parts = 64
     atomic = Atomic.BATCH
+    is_local_only = False
 
     def __init__(self, dialect: Dialect, pipeline: config.Pipeline, name: str) -> None:
         self.dialect = dialect
