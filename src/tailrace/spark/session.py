@@ -45,8 +45,8 @@ _STREAMING = {
     "spark.sql.streaming.numRecentProgressUpdates": "5",
 }
 """May be set in a session of a context that others have made."""
+_NO_BARS = ("spark.ui.showConsoleProgress", "false")  # or spark-submit takes it for a shell, and shows them
 _DEFAULTS = {
-    "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
     "spark.scheduler.mode": "FAIR",
     "spark.python.worker.reuse": "true",
@@ -138,6 +138,7 @@ def _start_jvm(pipeline: config.Pipeline) -> None:
     if SparkContext._gateway is not None or SUBMITTED in os.environ:
         return
     conf = SparkConf(loadDefaults=False).setAll(list(pipeline.spark.settings().items()))
+    conf.setIfMissing(*_NO_BARS)
     options = (_logging(pipeline), _PATIENT, archive_options(os.environ), os.environ.get("SPARK_SUBMIT_OPTS", ""))
     launcher = os.environ.get("SPARK_LAUNCHER_OPTS", _QUICK_LAUNCHER)
     with ExitStack() as stack:
