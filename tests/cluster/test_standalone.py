@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
+from pyspark.find_spark_home import _find_spark_home
 
 from cluster.conftest import PASSWORD
-from support.cluster import Driver, EventLog, StandaloneCluster
+from support.cluster import Driver, EventLog, StandaloneCluster, worker_python
 from support.pipelines import Replica, RunningPipeline, position_of, write_pipeline
 from tailrace import failpoints
 from tailrace.demo import shop
@@ -18,6 +23,7 @@ from tailrace.testing import content
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.crash, pytest.mark.timeout(1800)]
 
+SUBMIT = Path(__file__).parents[2] / "examples" / "submit.py"
 LOOPBACK = {"SPARK_LOCAL_IP": "127.0.0.1"}
 SLOW_COPY = failpoints.environment("chunk-before-load", action="sleep=0.5")
 MARK = "Undershot4Breastshot"
@@ -97,6 +103,71 @@ def test_the_demo_ends_equal_though_executor_driver_worker_and_master_are_killed
     content.assert_same(content.postgres_differences(story.source, story.sink))
     assert len(story.events.workers_of("snapshots")) == 2
     assert_nobody_saw(seen, story)
+
+
+def test_what_spark_submit_says_counts_and_a_sink_of_the_drivers_machine_is_refused(
+    cluster: StandaloneCluster, databases: tuple[str, str], folder: Path
+) -> None:
+    shop.create(databases[0])
+    file = write_pipeline(
+        folder / "run",
+        databases[0],
+        {"replica": f"sqlite:///{folder}/replica.db"},
+        spark={"master": "local[1]", "conf": {"spark.scheduler.mode": "FAIR", "spark.executor.memory": "700m"}},
+    )
+    given = cluster.conf | EventLog(folder / "events").conf | {"spark.scheduler.mode": "FIFO", "spark.ui.enabled": True}
+    done = submit(cluster, given, "run", str(file))
+    assert done.returncode == 2, done.stdout
+    assert f"the workers of {cluster.master} can not write" in done.stdout
+    assert "hint: run this pipeline with the master local[*]" in done.stdout
+    settings = EventLog(folder / "events").settings()
+    said = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in given.items()}
+    assert {key: settings.get(key) for key in said} == said
+    assert settings["spark.app.name"] == "theirs"
+    assert settings["spark.master"] == cluster.master
+    assert slots(databases[0]) == []
+
+
+def test_a_worker_without_a_package_that_is_needed_is_a_sentence(
+    cluster: StandaloneCluster, databases: tuple[str, str], folder: Path
+) -> None:
+    shop.create(databases[0])
+    python = worker_python(folder / "python", without=("tailrace", "psycopg"))
+    file = write_pipeline(
+        folder / "run",
+        databases[0],
+        {"replica": databases[1]},
+        spark={"master": cluster.master, "conf": cluster.conf | {"spark.pyspark.python": str(python)}},
+    )
+    with RunningPipeline(file, environment=LOOPBACK) as pipeline:
+        assert pipeline.ended(WAIT) == 2, pipeline.output
+        assert "has no Python package psycopg" in pipeline.output
+        assert "hint: install what tailrace needs on every worker" in pipeline.output
+        assert "Traceback" not in pipeline.output
+
+
+def submit(cluster: StandaloneCluster, conf: dict[str, Any], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`spark-submit`, as an operator types it."""
+    settings = [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in conf.items()]
+    options = [part for setting in settings for part in ("--conf", setting)]
+    script = Path(_find_spark_home()) / "bin" / "spark-submit"
+    options += ["--conf", f"spark.pyspark.driver.python={sys.executable}", "--name", "theirs"]
+    command = [script, "--master", cluster.master, *options, SUBMIT, *arguments]
+    return subprocess.run(
+        command,
+        env=os.environ | LOOPBACK,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=WAIT,
+        check=False,
+    )
+
+
+def slots(url: str) -> list[Any]:
+    with psycopg.connect(url) as connection:
+        query = "SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"
+        return connection.execute(query).fetchall()
 
 
 def assert_nobody_saw(pages: str, story: Story) -> None:

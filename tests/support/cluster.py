@@ -139,13 +139,13 @@ class StandaloneCluster:
 
 
 def worker_python(folder: Path, without: Iterable[str] = ()) -> Path:
-    """A Python with the packages of ours but some, by the beginnings of their names."""
+    """A Python with the packages of ours but some, by a word in their names."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=120)
     python = folder / "bin" / "python"
     show = "import sysconfig; print(sysconfig.get_path('purelib'))"
     packages = subprocess.run([python, "-c", show], check=True, timeout=60, capture_output=True, text=True)
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
-        if not entry.name.lstrip("_").startswith(tuple(without)):
+        if not any(word in entry.name for word in without):
             (Path(packages.stdout.strip()) / entry.name).symlink_to(entry)
     return python
 

@@ -22,10 +22,9 @@ def look(pipeline: config.Pipeline) -> str:
         registry.source_class(pipeline.source.url)
         for sink in pipeline.sinks.values():
             registry.sink_class(sink.url)
-    except MissingExtra as error:
-        raise ConfigError(f"worker {host}: {error.hint}", hint=f"on every worker: {error}") from error
-    except ModuleNotFoundError as error:
-        raise lacks(host, error.name or "") from error
+    except (MissingExtra, ModuleNotFoundError) as error:
+        cause = error.__cause__ if isinstance(error, MissingExtra) else error
+        raise lacks(host, str(getattr(cause, "name", cause))) from error
     if not Storage(pipeline.state).sizes(RUN_LOCK):
         raise StateError(
             f"worker {host} does not see the state directory {config.redact(pipeline.state)} of this run",
