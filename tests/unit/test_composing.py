@@ -102,3 +102,16 @@ def test_a_large_piece_goes_alone_and_is_not_copied():
     found = list(composed(pieces, 1000))
     assert [piece.count for piece in found] == [2, 1, 1]
     assert found[1].upserts is large.upserts
+
+
+def test_a_large_piece_is_given_out_before_the_next_is_made():
+    made = []
+
+    def pieces():
+        for number in range(3):
+            made.append(number)
+            yield net(ITEMS, [(number, "x" * 2_000_000, None)])
+
+    for number, piece in enumerate(composed(pieces())):
+        assert made == list(range(number + 1))
+        assert piece.count == 1
