@@ -54,7 +54,7 @@ pytestmark = [
     pytest.mark.crash,
     pytest.mark.spark,
     pytest.mark.server,
-    pytest.mark.timeout(4 * 3600 if IS_FULL else 900),
+    pytest.mark.timeout(4 * 3600 if IS_FULL else 1800),
 ]
 
 SLOT = "tailrace_bank"

@@ -14,7 +14,7 @@ from support.pipelines import Replica, RunningPipeline, position_of, run_until_c
 from tailrace import failpoints
 from tailrace.testing import content
 
-pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.server]
 
 SLOW_COPY = failpoints.environment("chunk-before-load", action="sleep=0.2")
 """Holds the snapshot open. Catch-up takes several steps, because each takes a few segments of the log only."""

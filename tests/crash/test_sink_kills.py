@@ -20,7 +20,7 @@ from support.sinks import Server, SinkDatabase, SinkView, assert_same_rows, sink
 from tailrace import failpoints
 from tailrace.testing import PostgresServer
 
-pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.server]
 
 ROWS = 30_000
 SPARK = {"master": "local[6,4]", "conf": {"spark.default.parallelism": 2}}

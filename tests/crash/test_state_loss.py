@@ -17,7 +17,7 @@ from support.pipelines import Replica, RunningPipeline, run_until_current, tailr
 from tailrace import failpoints
 from tailrace.testing import content
 
-pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.server]
 
 SLOW_COPY = failpoints.environment("chunk-before-load", action="sleep=0.2")
 PHASES = {"snapshot": Replica.is_copying, "catch-up": Replica.is_catching_up, "live": Replica.is_live}

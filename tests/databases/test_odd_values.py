@@ -18,7 +18,7 @@ from support.pipelines import RunningPipeline, tailrace, write_pipeline
 from support.sinks import Server, SinkDatabase, SinkView, sink_databases, wait_until_current
 from tailrace.testing import PostgresServer, content
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 SINKS = ("sqlite", "postgresql", "mysql", "mariadb")
 

@@ -23,7 +23,7 @@ from tailrace import failpoints
 from tailrace.testing import PostgresServer, content
 from tailrace.testing.plugin import FAST, requires, unavailable
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 SLOT = "tailrace_under_test"
 STOP_SECONDS = 45.0  # seconds on a quiet machine; this allows for a busy one, and for no timeout of ours

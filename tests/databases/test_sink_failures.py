@@ -28,7 +28,7 @@ from tailrace import failpoints
 from tailrace.testing import PostgresServer
 from tailrace.testing.plugin import FAST, requires
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 MIB = 1 << 20
 SECRET = "do-not-tell"

@@ -18,7 +18,7 @@ from tailrace.testing import PostgresServer, content
 from tailrace.testing.plugin import FAST, requires
 from tailrace.testing.processes import lives, wait_until
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.server]
 
 STOP_SECONDS = 30.0  # of a busy machine; Spark alone takes longer than that to start and stop on one
 

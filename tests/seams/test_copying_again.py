@@ -18,7 +18,7 @@ from tailrace import failpoints
 from tailrace.testing import PostgresServer
 from tailrace.testing.postgres import execute
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 ROWS = 20_000
 SLOW_COPY = failpoints.environment("chunk-before-load", action="sleep=0.2")

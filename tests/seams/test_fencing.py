@@ -33,7 +33,7 @@ from tailrace.testing import PostgresServer
 from tailrace.testing.postgres import execute, free_slot
 from tailrace.testing.sink_changes import LOOSE, chunk, status, table_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 SLOT = "tailrace_under_test"
 ITEMS = ("id", "n", "t")

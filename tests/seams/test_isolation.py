@@ -21,7 +21,7 @@ from tailrace import failpoints
 from tailrace.testing import PostgresServer
 from tailrace.testing.postgres import execute
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 TABLES = ("checked", "dated", "vanished", "fine")
 COLUMNS = ("id", "n", "d")
