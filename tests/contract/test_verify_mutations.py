@@ -153,7 +153,7 @@ def sample(judge: Judge, number: int, name: str) -> tuple[TableSchema, pa.Record
     schema = TableSchema("public", f"t{number}", (Column("id", INT), Column("v", type_)), ("id",))
     batch = schema.rows([pa.array(range(len(values)), pa.int64()), values])
     for _, field in columns_of(schema, batch):
-        misfits = judge.sink.dialect.misfits(field)
+        misfits = judge.sink.dialect.encoding.misfits(field)
         if misfits is not None:
             batch = batch.filter(pa.array(~misfits[0]))
     return schema, batch

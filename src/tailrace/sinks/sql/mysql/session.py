@@ -21,7 +21,8 @@ from pymysql.constants import COMMAND
 
 from tailrace.errors import SinkRejected, SinkUnavailable
 from tailrace.sinks.sql.dialect import Explanation
-from tailrace.sinks.sql.mysql.types import ROW, STAGED, create_staging
+from tailrace.sinks.sql.mysql.staging import STAGED, create_staging
+from tailrace.sinks.sql.mysql.types import ROW
 from tailrace.sinks.sql.sessions import in_pieces
 from tailrace.sinks.sql.staged import Relation, StagedRows
 
