@@ -21,7 +21,7 @@ from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.model.types import ColumnType, Kind
 from tailrace.sinks.base import Batch
 from tailrace.sinks.sql import sink as sql_sink
-from tailrace.sinks.sql.quarantine.replaying import delete_again
+from tailrace.sinks.sql.quarantine.entries import delete_again
 from tailrace.sinks.sql.sqlite import session as sqlite_session
 from tailrace.sinks.sql.sqlite.dialect import SqliteSink
 from tailrace.testing.sample_values import DIGITS, SAMPLES, TEXTS, UUIDS

@@ -17,7 +17,7 @@ from support.sinks import SinkDatabase
 from tailrace import config, registry
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.pipeline import verify
-from tailrace.sinks.sql.staging import columns_of
+from tailrace.sinks.sql.writers import columns_of
 from tailrace.testing.sample_values import SAMPLES, TEXTS
 from tailrace.testing.sink_changes import INT, TEXT, apply, net, table_of
 

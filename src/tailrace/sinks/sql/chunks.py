@@ -23,7 +23,7 @@ from tailrace.model.schema import TableSchema
 from tailrace.sinks.sql.dialect import Dialect, Encoded, ExistingTable, Session
 from tailrace.sinks.sql.merge_statements import upsert
 from tailrace.sinks.sql.staged import Relation, StagedColumn, StagedRows
-from tailrace.sinks.sql.staging import FileWriter, TableWriter, encoded, fields_of
+from tailrace.sinks.sql.writers import FileWriter, TableWriter, encoded, fields_of
 
 Merge = Callable[[StagedRows, Callable[[Relation], None]], None]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tailrace.sinks.sql.bookkeeping import Bookkeeping
 from tailrace.sinks.sql.dialect import Session
+from tailrace.sinks.sql.notes import Notes
 from tailrace.sinks.sql.sessions import transaction
 
 
 class Claim:
     """The claim of `run`, which is made or taken over with this object. Tasks get it with the sink, pickled."""
 
-    def __init__(self, notes: Bookkeeping, owner: str) -> None:
+    def __init__(self, notes: Notes, owner: str) -> None:
         self._notes, self._owner = notes, owner
         self._run_lock = f"{owner}/run"
         self.run = ""

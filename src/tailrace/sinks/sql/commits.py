@@ -11,29 +11,29 @@ from tailrace.config import OnError
 from tailrace.errors import SinkUnavailable
 from tailrace.model.lifecycle import TableState, TableStatus
 from tailrace.sinks.base import Batch, FetchRows, Rejected
-from tailrace.sinks.sql.cleaning import Cleaning
+from tailrace.sinks.sql.cleanup import Cleanup
 from tailrace.sinks.sql.dialect import Session
-from tailrace.sinks.sql.merging import TableMerge
 from tailrace.sinks.sql.parts import Parts
 from tailrace.sinks.sql.quarantine.isolation import Isolation
-from tailrace.sinks.sql.settling import Settling
+from tailrace.sinks.sql.recovery import Recovery
 from tailrace.sinks.sql.staged import StagedChanges, StagedPart, adapted
+from tailrace.sinks.sql.table_merge import TableMerge
 
 
 class Commits:
-    def __init__(self, parts: Parts, cleaning: Cleaning, settling: Settling) -> None:
+    def __init__(self, parts: Parts, cleanup: Cleanup, recovery: Recovery) -> None:
         self._name, self._settings, self._dialect = parts.name, parts.settings, parts.dialect
         self._sessions, self._places, self._mapping = parts.sessions, parts.places, parts.mapping
         self._notes, self._claim, self._ready = parts.notes, parts.claim, parts.ready
         self._copies, self._alterations = parts.copies, parts.alterations
-        self._cleaning, self._settling = cleaning, settling
+        self._cleanup, self._recovery = cleanup, recovery
 
     def commit(self, batch: Batch, fetch: FetchRows) -> int:
         """The order that matters: may we, is it new, apply, remember, commit. What was staged goes, in any case."""
         staged = [table for part in _parts(batch) for table in part.tables]
-        with self._sessions.use("committing a batch") as session, self._cleaning.leaving(session, staged):
+        with self._sessions.use("committing a batch") as session, self._cleanup.leaving(session, staged):
             self._ready.ensure_notes(session)
-            self._settling.refuse_unsettled(session, batch)
+            self._recovery.refuse_unsettled(session, batch)
             if not self._dialect.server.ddl_is_transactional:
                 self._remember_undo(session, batch)
                 self._claim.hold(session)
@@ -55,12 +55,12 @@ class Commits:
                     self._notes.write_watermark(session, batch.watermark)
                 failpoints.reached("sink-before-commit")
             failpoints.reached("sink-committed")
-            self._cleaning.drop_copies(session, taken)
-            self._settling.settle_after(session)
+            self._cleanup.drop_copies(session, taken)
+            self._recovery.settle_after(session)
             return touched
 
     def _change_tables(self, session: Session, batch: Batch) -> None:
-        """All DDL of a batch. Without transactional DDL it is done before the transaction, and `settling` undoes it."""
+        """All DDL of a batch. Without transactional DDL it is done before the transaction, and `recovery` undoes it."""
         for evolved in batch.evolved:
             with self._sessions.errors_of(evolved.before.table, f"changing the table of {evolved.schema.table}"):
                 self._alterations.take_in(session, evolved)

@@ -10,10 +10,10 @@ from tailrace.config import Misfits
 from tailrace.model.types import ColumnType
 from tailrace.sinks.mapping import SchemaMapping
 from tailrace.sinks.sql.alterations import Alterations
-from tailrace.sinks.sql.bookkeeping import Bookkeeping
 from tailrace.sinks.sql.claim import Claim
 from tailrace.sinks.sql.copies import TableCopies
 from tailrace.sinks.sql.dialect import Dialect
+from tailrace.sinks.sql.notes import Notes
 from tailrace.sinks.sql.places import Places
 from tailrace.sinks.sql.ready import Ready
 from tailrace.sinks.sql.sessions import Sessions
@@ -30,7 +30,7 @@ class Parts(NamedTuple):
     sessions: Sessions
     places: Places
     mapping: SchemaMapping
-    notes: Bookkeeping
+    notes: Notes
     claim: Claim
     tables: SinkTables
     copies: TableCopies
@@ -43,7 +43,7 @@ def parts_of(dialect: Dialect, pipeline: config.Pipeline, name: str) -> Parts:
     settings, owner = pipeline.sinks[name], f"{pipeline.name}/{name}"
     places = Places(dialect.naming, settings, owner)
     mapping = SchemaMapping(settings.columns, functools.partial(_is_text, settings.misfits, dialect))
-    notes = Bookkeeping(dialect, owner)
+    notes = Notes(dialect, owner)
     tables = SinkTables(dialect, owner, notes.is_active)
     return Parts(
         name=name,

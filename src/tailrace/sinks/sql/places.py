@@ -11,7 +11,7 @@ from tailrace.errors import SinkRejected
 from tailrace.model.schema import TableSchema
 from tailrace.sinks.sql.dialect import Naming, Target
 
-COPIES = "copy_"
+COPY_PREFIX = "copy_"
 
 
 class Places:
@@ -42,7 +42,7 @@ class Places:
 
     def copy_of(self, table: str) -> Target:
         digest = _digest(f"{self._owner}\0{table}")
-        return self._naming.own(f"{COPIES}{digest}")
+        return self._naming.own(f"{COPY_PREFIX}{digest}")
 
     @property
     def staging_prefix(self) -> str:

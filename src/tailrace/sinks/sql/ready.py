@@ -8,8 +8,8 @@ import msgspec
 
 from tailrace.model.schema import TableSchema
 from tailrace.sinks.mapping import SchemaMapping
-from tailrace.sinks.sql.bookkeeping import Bookkeeping
 from tailrace.sinks.sql.dialect import Session, Target
+from tailrace.sinks.sql.notes import Notes
 from tailrace.sinks.sql.sessions import transaction
 from tailrace.sinks.sql.tables import SinkTables
 
@@ -22,11 +22,9 @@ class _Version(NamedTuple):
 
 
 class Ready:
-    """`is_settled`: nothing is left of changes that a crash broke off, see `settling`."""
+    """`is_settled`: nothing is left of changes that a crash broke off, see `recovery`."""
 
-    def __init__(
-        self, notes: Bookkeeping, tables: SinkTables, mapping: SchemaMapping, *, ddl_is_transactional: bool
-    ) -> None:
+    def __init__(self, notes: Notes, tables: SinkTables, mapping: SchemaMapping, *, ddl_is_transactional: bool) -> None:
         self._notes, self._tables, self._mapping = notes, tables, mapping
         self._ddl_is_transactional = ddl_is_transactional
         self._versions: dict[Target, _Version] = {}

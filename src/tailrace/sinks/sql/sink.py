@@ -2,8 +2,8 @@
 
 Tasks stage rows in parallel; the driver merges all tables, with their statuses and the watermark, in one transaction.
 A batch of few rows takes a shorter way with the same promise: its rows travel in the receipts, and there is nothing to
-create or drop. Here is what a task stages and what is read back; the rest is `commits`, `snapshots`, `settling`,
-`cleaning` and `quarantine/`.
+create or drop. Here is what a task stages and what is read back; the rest is `commits`, `snapshots`, `recovery`,
+`cleanup` and `quarantine/`.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import SourceIdentity
 from tailrace.sinks.base import Atomic, Batch, ChunkMark, DatabaseSink, Evolved, FetchRows, Quarantined, SinkState
-from tailrace.sinks.sql.bookkeeping import JUST_READ
-from tailrace.sinks.sql.cleaning import Cleaning
+from tailrace.sinks.sql.cleanup import Cleanup
 from tailrace.sinks.sql.commits import Commits
-from tailrace.sinks.sql.composing import composed, few_of
 from tailrace.sinks.sql.dialect import Dialect
+from tailrace.sinks.sql.notes import JUST_READ
 from tailrace.sinks.sql.parts import parts_of
-from tailrace.sinks.sql.quarantine.replaying import Quarantine
-from tailrace.sinks.sql.quarantine.sifting import Sieve
+from tailrace.sinks.sql.pieces import composed, few_of
+from tailrace.sinks.sql.quarantine.entries import Quarantine
+from tailrace.sinks.sql.quarantine.sieve import Sieve
+from tailrace.sinks.sql.recovery import Recovery
 from tailrace.sinks.sql.sessions import transaction
-from tailrace.sinks.sql.settling import Settling
 from tailrace.sinks.sql.snapshots import SnapshotLoads
 from tailrace.sinks.sql.staged import StagedChanges, StagedPart
-from tailrace.sinks.sql.staging import FileWriter, InlineWriter, StagingWriter, TableWriter, Writer, stage_changes
+from tailrace.sinks.sql.writers import FileWriter, InlineWriter, StagingWriter, TableWriter, Writer, stage_changes
 
 INLINE_BYTES = 1 << 20
 """What a task's receipt may hold; more goes into staging tables."""
@@ -53,10 +53,10 @@ class SqlSink(DatabaseSink):
         self._settings, self._sessions, self._places = self._parts.settings, self._parts.sessions, self._parts.places
         self._mapping, self._notes, self._ready = self._parts.mapping, self._parts.notes, self._parts.ready
         self._claim = self._parts.claim
-        self._cleaning = Cleaning(self._parts)
-        self._settling = Settling(self._parts, self._cleaning)
-        self._commits = Commits(self._parts, self._cleaning, self._settling)
-        self._snapshots = SnapshotLoads(self._parts, self._cleaning, self._settling)
+        self._cleanup = Cleanup(self._parts)
+        self._recovery = Recovery(self._parts, self._cleanup)
+        self._commits = Commits(self._parts, self._cleanup, self._recovery)
+        self._snapshots = SnapshotLoads(self._parts, self._cleanup, self._recovery)
         self._quarantine = Quarantine(self._parts)
 
     # --- what it is, and remembers
@@ -89,10 +89,10 @@ class SqlSink(DatabaseSink):
         return msgspec.json.encode([str(self._places.table(schema)), sorted(renames.items())]).decode()
 
     def forget(self) -> None:
-        self._cleaning.forget()
+        self._cleanup.forget()
 
     def clean(self) -> None:
-        self._cleaning.clean()
+        self._cleanup.clean()
 
     def close(self) -> None:
         self._sessions.close()
@@ -140,7 +140,7 @@ class SqlSink(DatabaseSink):
         if not self._ready.is_settled:
             with self._sessions.use(looking) as session:
                 self._ready.ensure_notes(session)
-                self._settling.settle(session)
+                self._recovery.settle(session)
         with self._sessions.look(looking) as session:
             return self._parts.alterations.can_take_in(session, evolved)
 

@@ -16,34 +16,34 @@ from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import Watermark
 from tailrace.sinks.base import ChunkMark
 from tailrace.sinks.sql.chunks import ChunkLoader
-from tailrace.sinks.sql.cleaning import Cleaning
+from tailrace.sinks.sql.cleanup import Cleanup
 from tailrace.sinks.sql.dialect import Session
 from tailrace.sinks.sql.parts import Parts
 from tailrace.sinks.sql.places import refuse_collision
 from tailrace.sinks.sql.quarantine.isolation import Isolation
-from tailrace.sinks.sql.quarantine.sifting import Sieve
+from tailrace.sinks.sql.quarantine.sieve import Sieve
+from tailrace.sinks.sql.recovery import Recovery
 from tailrace.sinks.sql.sessions import transaction
-from tailrace.sinks.sql.settling import Settling
 from tailrace.sinks.sql.table_checks import gone
 from tailrace.sinks.sql.trouble import trouble_of
 
 
 class SnapshotLoads:
-    def __init__(self, parts: Parts, cleaning: Cleaning, settling: Settling) -> None:
+    def __init__(self, parts: Parts, cleanup: Cleanup, recovery: Recovery) -> None:
         self._name, self._settings, self._dialect = parts.name, parts.settings, parts.dialect
         self._sessions, self._places, self._mapping = parts.sessions, parts.places, parts.mapping
         self._notes, self._claim, self._ready = parts.notes, parts.claim, parts.ready
         self._tables, self._copies = parts.tables, parts.copies
-        self._cleaning, self._settling = cleaning, settling
+        self._cleanup, self._recovery = cleanup, recovery
 
     def begin(self, status: TableStatus, chunks: list[ChunkMark], *, clear: bool) -> TableStatus:
         with (
             trouble_of(status.table),
             self._sessions.use(f"preparing the table {status.table}") as session,
-            self._cleaning.leaving(session, []),
+            self._cleanup.leaving(session, []),
         ):
             self._ready.ensure_notes(session)
-            self._settling.settle(session)
+            self._recovery.settle(session)
             is_beside = clear and self._is_known_to_readers(session, status)
             status = msgspec.structs.replace(status, is_beside=is_beside)
             if not self._dialect.server.ddl_is_transactional:

@@ -15,7 +15,7 @@ from tailrace.model.schema import TableSchema
 from tailrace.sinks.base import Rejected
 from tailrace.sinks.mapping import SchemaMapping
 from tailrace.sinks.sql.dialect import Dialect, Session
-from tailrace.sinks.sql.quarantine.sifting import as_json
+from tailrace.sinks.sql.quarantine.sieve import as_json
 from tailrace.sinks.sql.staged import Relation, StagedRows, old
 
 MOST_REFUSED = 1000

@@ -9,11 +9,11 @@ from tailrace.errors import SinkRejected, SinkUnavailable
 from tailrace.model.lifecycle import CATCHING_UP, COPYING, TableState
 from tailrace.sinks.sql.dialect import Session, Target
 from tailrace.sinks.sql.parts import Parts
-from tailrace.sinks.sql.places import COPIES
+from tailrace.sinks.sql.places import COPY_PREFIX
 from tailrace.sinks.sql.sessions import transaction
 
 
-class Cleaning:
+class Cleanup:
     def __init__(self, parts: Parts) -> None:
         self._owner, self._dialect, self._sessions = parts.owner, parts.dialect, parts.sessions
         self._places, self._notes, self._ready = parts.places, parts.notes, parts.ready
@@ -45,7 +45,7 @@ class Cleaning:
         """Copies that were given up, or that have taken their place."""
         known = self._notes.statuses(session) if self._notes.exists(session) else []
         copies = {self._dialect.naming.qualified(self._places.copy_of(status.table)): status for status in known}
-        there = {*self._dialect.staging.found(session, COPIES), *(n for n, s in copies.items() if s.is_beside)}
+        there = {*self._dialect.staging.found(session, COPY_PREFIX), *(n for n, s in copies.items() if s.is_beside)}
         wanted = COPYING | CATCHING_UP | {TableState.LIVE}
         given_up = {n for n, s in copies.items() if n in there and not (s.is_beside and s.state in wanted)}
         return given_up | {n for s in known for n in self.replaced_by(self._places.copy_of(s.table)) if n in there}

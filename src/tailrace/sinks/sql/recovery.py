@@ -14,18 +14,18 @@ import msgspec
 from tailrace.errors import SinkRejected, SinkUnavailable
 from tailrace.model.lifecycle import TableState, TableStatus
 from tailrace.sinks.base import Batch
-from tailrace.sinks.sql.cleaning import Cleaning
+from tailrace.sinks.sql.cleanup import Cleanup
 from tailrace.sinks.sql.dialect import Session
 from tailrace.sinks.sql.parts import Parts
 
 
-class Settling:
+class Recovery:
     """Does nothing where DDL is transactional: nothing is ever left there."""
 
-    def __init__(self, parts: Parts, cleaning: Cleaning) -> None:
+    def __init__(self, parts: Parts, cleanup: Cleanup) -> None:
         self._dialect, self._sessions, self._places = parts.dialect, parts.sessions, parts.places
         self._notes, self._claim, self._ready = parts.notes, parts.claim, parts.ready
-        self._copies, self._alterations, self._cleaning = parts.copies, parts.alterations, cleaning
+        self._copies, self._alterations, self._cleanup = parts.copies, parts.alterations, cleanup
 
     def settle(self, session: Session) -> dict[str, SinkRejected]:
         """Undo changes whose commit never came, and put copies in their place whose commit did; also after a crash.
@@ -58,7 +58,7 @@ class Settling:
             self._copies.refuse_replacing(session, status.schema, target, copy)
         self._copies.replace(session, target, copy)
         self._write_settled(session, msgspec.structs.replace(status, is_beside=False))
-        self._cleaning.drop_copies(session, self._cleaning.replaced_by(copy))
+        self._cleanup.drop_copies(session, self._cleanup.replaced_by(copy))
 
     def _write_settled(self, session: Session, status: TableStatus) -> None:
         with self._claim.transaction(session):

@@ -16,7 +16,7 @@ from tailrace.model import shapes
 from tailrace.model.schema import TableSchema
 from tailrace.sinks.base import Rejected
 from tailrace.sinks.sql.dialect import Encoding
-from tailrace.sinks.sql.staging import columns_of
+from tailrace.sinks.sql.writers import columns_of
 
 Flags = npt.NDArray[np.bool_]
 

@@ -12,13 +12,13 @@ from tailrace.model.lifecycle import TableState, TableStatus
 from tailrace.model.schema import TableSchema
 from tailrace.sinks.base import FetchRows, Quarantined, Rejected
 from tailrace.sinks.sql.dialect import Dialect, Session
-from tailrace.sinks.sql.merging import TableMerge
 from tailrace.sinks.sql.parts import Parts
 from tailrace.sinks.sql.quarantine.isolation import Isolation
-from tailrace.sinks.sql.quarantine.sifting import Sieve
+from tailrace.sinks.sql.quarantine.sieve import Sieve
 from tailrace.sinks.sql.sessions import transaction
 from tailrace.sinks.sql.staged import StagedChanges
-from tailrace.sinks.sql.staging import InlineWriter, columns_of
+from tailrace.sinks.sql.table_merge import TableMerge
+from tailrace.sinks.sql.writers import InlineWriter, columns_of
 
 
 class Quarantine:

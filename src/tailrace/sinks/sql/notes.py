@@ -65,7 +65,7 @@ JUST_READ = "just read "
 NOTE = "what tailrace remembers; not to be changed by hand"
 
 
-class Bookkeeping:
+class Notes:
     """The notes of one pipeline in one sink, filed under `owner`."""
 
     def __init__(self, dialect: Dialect, owner: str) -> None:

@@ -14,7 +14,7 @@ from tailrace.sinks.base import FetchRows
 from tailrace.sinks.sql.merge_statements import absent_keys, delete, move, staged_keys, unmoved, update, upsert
 from tailrace.sinks.sql.quarantine.isolation import Isolation
 from tailrace.sinks.sql.staged import Relation, StagedChanges, StagedPartial
-from tailrace.sinks.sql.staging import InlineWriter, columns_of
+from tailrace.sinks.sql.writers import InlineWriter, columns_of
 
 FETCH_ROWS = 64
 FETCH_BYTES = 16 << 20
