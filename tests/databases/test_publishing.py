@@ -23,6 +23,7 @@ from tailrace.sources.base import Finding, Level
 from tailrace.sources.postgres.source import PostgresSource
 from tailrace.testing import PostgresServer
 from tailrace.testing.plugin import FAST, requires
+from tailrace.testing.postgres import execute
 from tailrace.testing.processes import wait_until
 
 pytestmark = pytest.mark.server
@@ -69,12 +70,6 @@ def url(server: PostgresServer) -> Iterator[str]:
     name = f"publishing_{next(_numbers)}"
     yield server.create_database(name)
     server.drop_database(name)
-
-
-def execute(url: str, *statements: str) -> None:
-    with psycopg.connect(url, autocommit=True) as connection:
-        for statement in statements:
-            connection.execute(statement.encode())
 
 
 def rows(url: str, query: str, *parameters: Any) -> list[Any]:

@@ -20,7 +20,8 @@ from tailrace.model.types import ColumnType, Kind
 from tailrace.sinks.base import ChunkMark
 from tailrace.sinks.null import NullSink
 from tailrace.sinks.sql.dialect import Target
-from tailrace.sinks.sql.naming import flat_name, refuse_collision
+from tailrace.sinks.sql.dialect.naming import flat_name
+from tailrace.sinks.sql.places import refuse_collision
 from tailrace.spark.datasource import newest_schema
 from tailrace.state.storage import Storage
 

@@ -91,7 +91,7 @@ class Here:
 def slot(**changes):
     facts = {"kind": "logical", "plugin": "pgoutput", "database": "shop", "active_pid": None, "has_position": True}
     facts |= {"wal_status": "reserved", "invalidation": None, "is_two_phase": False}
-    return SlotState(**facts | {"safe_size": None, "retained_size": "16 MB"} | changes)
+    return SlotState(**facts | {"retained_size": "16 MB"} | changes)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,8 @@ from tailrace.sources.postgres import (
 from tailrace.sources.postgres.capture import PostgresCapture
 from tailrace.sources.postgres.catalog import SourceTable, list_tables, table_schemas
 from tailrace.sources.postgres.connection import connect, current_position, server_of, source_errors
-from tailrace.sources.postgres.publications import Maker, Publisher
+from tailrace.sources.postgres.publications import Maker
+from tailrace.sources.postgres.publisher import Publisher
 from tailrace.sources.postgres.replication import ReplicationStream
 from tailrace.sources.postgres.types import has_binary_decoder
 from tailrace.sources.postgres.witness import check_same_past

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tailrace.columns.net import NetChanges
 from tailrace.model.schema import Column
-from tailrace.sinks.sql.composing import compose, composed
+from tailrace.sinks.sql.pieces import compose, composed
 from tailrace.testing.sink_changes import INT, ITEMS, LOOSE, ORDERS, PAIRS, net, partial
 
 KEYS = st.integers(0, 5)
