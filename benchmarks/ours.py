@@ -126,7 +126,7 @@ def capture_process(url: str, publication: str, slot: str, log: Path) -> Iterato
 
 
 def _pipeline(url: str, sink: str, state: Path, *, slot: str, publication: str = PUBLICATION) -> config.Pipeline:
-    source = config.Source(url, ("public.measured",), slot=slot, publication=publication)
+    source = config.Source(url, ("public.measured",), own={"slot": slot, "publication": publication})
     return config.Pipeline("bench", source, {"sink": config.Sink(sink)}, state=str(state))
 
 
@@ -167,7 +167,8 @@ def _snapshot(url: str, table: str, connections: int, state: Path, sink_url: str
     from tailrace.pipeline.follower import SinkFollower
     from tailrace.pipeline.table_supervisor import TableSupervisor
 
-    source_settings = config.Source(url, (f"public.{table}",), slot="snapshot_bench", publication="snapshot_bench")
+    own = {"slot": "snapshot_bench", "publication": "snapshot_bench"}
+    source_settings = config.Source(url, (f"public.{table}",), own=own)
     pipeline = config.Pipeline("bench", source_settings, {"sink": config.Sink(sink_url)}, state=str(state))
     spark = _warm_spark(pipeline, connections)
     source = registry.make_source(pipeline)
