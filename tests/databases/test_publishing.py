@@ -78,7 +78,7 @@ def rows(url: str, query: str, *parameters: Any) -> list[Any]:
 
 
 def source_of(url: str, *tables: str, name: str = NAME, **settings: Any) -> PostgresSource:
-    return PostgresSource(config.Pipeline(name, config.Source(url, tables or ("public.*",), **settings), {}))
+    return PostgresSource(config.Pipeline(name, config.Source(url, tables or ("public.*",), own=settings), {}))
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ def test_a_new_slot_names_whom_it_waits_for_and_is_given_up_at_once(server: Post
         writer.rollback()
     assert slots(server.url) == []
     source.prepare(listen)
-    settings = config.Source(server.url, ("public.items",), create=False)
+    settings = config.Source(server.url, ("public.items",), own={"create": False})
     assert PostgresSource(config.Pipeline("given_up", settings, {})).drop() == []  # it may be somebody else's
     assert len(source.drop()) == 3
 
