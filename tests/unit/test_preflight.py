@@ -214,7 +214,7 @@ def test_a_run_with_another_pyspark_says_so_before_it_needs_any_of_it(tmp_path):
     (tmp_path / "pyspark").mkdir()
     (tmp_path / "pyspark" / "__init__.py").write_text("__version__ = '3.5.1'")
     (tmp_path / "p.yml").write_text(
-        "source: {url: 'postgresql://h/d', tables: ['*.*']}\nsinks: {replica: {url: 'sqlite:///r.db'}}"
+        "name: p\nsource: {url: 'postgresql://h/d', tables: ['*.*']}\nsinks: {replica: {url: 'sqlite:///r.db'}}"
     )
     command = [sys.executable, "-m", "tailrace.cli.main", "run", "p.yml"]
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
