@@ -36,6 +36,10 @@ class Pipeline:
 
     def run(self, *, until_current: bool = False) -> None:
         """Run until stopped, or until the sinks have all that is committed now. Raises a TailraceError."""
+        from tailrace.pipeline import preflight
+
+        preflight.refuse_other_spark()
+
         from tailrace.pipeline.runner import Runner
         from tailrace.views.view import open_view
 
