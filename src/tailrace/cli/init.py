@@ -55,7 +55,8 @@ state: ./state
 #   # keep: 24 h           # history that stays though every sink has it; or a size such as 10 GiB
 
 # spark:
-#   master: local[*]
+#   master: local[*]         # or spark://host:7077, yarn, k8s://…; what spark-submit says counts more
+#   ship: true               # send tailrace itself to the workers of a cluster; false where it is installed there
 #   conf:
 #     spark.driver.memory: 2g
 """

@@ -145,6 +145,9 @@ class Spark(Section, frozen=True):
 
     master: Annotated[str, Meta(description="default: what spark-submit says, else local[*]")] | None = None
     conf: Annotated[dict[str, str | bool | int | float], Meta(description="Spark settings, as in spark-defaults")] = {}
+    ship: Annotated[
+        bool, Meta(description="send tailrace itself to the workers of a cluster; false where it is installed on them")
+    ] = True
 
     def settings(self) -> dict[str, str]:
         """`conf` as Spark wants it: text only, `true` and `false` in lower case."""

@@ -15,9 +15,11 @@ from tailrace.errors import MissingExtra, SourceRefused, StateError, TailraceErr
 from tailrace.sources.base import Finding, Level
 from tailrace.sources.findings import Failure, fail, failure, ok, warn
 from tailrace.spark import java, versions
+from tailrace.spark.masters import refuse_local_sink
 from tailrace.state.storage import Storage
 
 STATE = "state directory"
+LOCAL = "local"  # what the file does not say, the run asks of Spark
 _GIB = 1 << 30
 
 
@@ -56,6 +58,7 @@ def sink_finding(pipeline: config.Pipeline, name: str) -> Finding:
     subject = f"sink {name}"
     settings = pipeline.sinks[name]
     try:
+        refuse_local_sink(pipeline, name, pipeline.spark.master or LOCAL)
         registry.make_sink(pipeline, name).check()
     except TailraceError as error:
         return failure(subject, error)

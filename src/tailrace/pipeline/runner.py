@@ -63,8 +63,9 @@ def run(pipeline: config.Pipeline, *, until_current: bool = False, view: View | 
 
 
 class Runner:
-    def __init__(self, pipeline: config.Pipeline, view: View) -> None:
+    def __init__(self, pipeline: config.Pipeline, view: View, session: SparkSession | None = None) -> None:
         self.pipeline, self.view = pipeline, view
+        self._host = session  # somebody's, if he gave it to us
         self.source = registry.make_source(pipeline)
         self.sinks = {name: registry.make_sink(pipeline, name) for name in pipeline.sinks}
         self.storage = Storage(pipeline.state)
@@ -102,7 +103,7 @@ class Runner:
         shutil.rmtree(Path(self.pipeline.state) / SPARK, ignore_errors=True)
         capture: CaptureSupervisor | None = None
         try:
-            self._engine = OpeningSession(self.pipeline)
+            self._engine = OpeningSession(self.pipeline, self._host)
             self._start_with("checking the source")
             self._patiently(lambda: preflight.raise_if_failing(preflight.check_without_sinks(self.pipeline)))
             self._start_with("checking the sinks")
@@ -117,8 +118,7 @@ class Runner:
             capture = self._capture = CaptureSupervisor(Order(self.pipeline, start, identity), self.view.say)
             capture.start()
             self._leave_if_stopping()
-            self._start_with("starting Spark")
-            spark = self._engine.wait(self._leave_if_stopping)
+            spark = self._engine.wait(self._leave_if_stopping, self._start_with)
             self._start_sinks(spark, capture)
             self._loop(spark, capture, start)
             self.view.say(events.Stopping())

@@ -138,6 +138,8 @@ class Sink(Protocol):
     atomic: Atomic
     """With TABLE, `tables` of a batch has the new place of every table that it changes, and `read_state` gives it back:
     after a crash, changes up to there are not staged again."""
+    is_local_only: bool
+    """It can be written on the driver's machine only: it is a file there, and tasks stage beside it."""
 
     def check(self) -> None:
         """Raise if the sink can not be used."""

@@ -46,6 +46,7 @@ class SqlSink(DatabaseSink):
 
     max_parts = 64
     atomic = Atomic.BATCH
+    is_local_only = False
 
     def __init__(self, dialect: Dialect, pipeline: config.Pipeline, name: str) -> None:
         self.name, self.dialect = name, dialect

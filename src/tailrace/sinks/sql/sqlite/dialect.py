@@ -27,6 +27,7 @@ class SqliteSink(SqlSink):
     """`sqlite:///…` as a sink."""
 
     max_parts = MAX_PARTS
+    is_local_only = True
 
     def __init__(self, pipeline: config.Pipeline, name: str) -> None:
         path = config.sqlite_path(pipeline.sinks[name].url)
