@@ -140,12 +140,12 @@ class RunningPipeline:
     def ended(self, seconds: float = WAIT_SECONDS) -> int:
         """The exit code, once it has ended."""
         try:
-            code = self.process.wait(seconds)
-        except subprocess.TimeoutExpired as error:
+            wait_until(lambda: self.process.poll() is not None, seconds=seconds, what="its end", every=0.02)
+        except TimeoutError as error:
             self.kill()
             raise AssertionError(f"the pipeline did not end in {seconds:g} s:\n{self.output}") from error
         self._join()
-        return code
+        return self.process.wait()
 
     def _join(self) -> None:
         """Wait for its last words; a child that outlives it for a moment may hold its output open."""

@@ -21,10 +21,12 @@ source:
   # schema.table; * and ? are wildcards, ! excludes. Quote what begins with * or !
   tables: [public.*, "!public.audit_*"]
 
+  # PostgreSQL's own:
   # slot: tailrace_shop
   # publication: tailrace_shop
   # create: true             # create slot and publication when they are missing
   # binary: true             # binary values: faster, the same content
+
   # acknowledge: sinks       # the source may forget what all sinks have; `log`: what the change log has
   # heartbeat_ms: 1000       # how often the source hears from us
   # snapshot:

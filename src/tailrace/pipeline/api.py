@@ -43,6 +43,10 @@ class Pipeline:
         In `spark`, the active session, or one of its own. A session that it did not make goes on afterwards as it was:
         nothing of its settings is changed, and it is not stopped.
         """
+        from tailrace.pipeline import preflight
+
+        preflight.refuse_other_spark()
+
         from tailrace.pipeline.runner import Runner
         from tailrace.views.view import open_view
 

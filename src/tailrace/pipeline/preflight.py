@@ -14,13 +14,11 @@ from tailrace import config, registry
 from tailrace.errors import MissingExtra, SourceRefused, StateError, TailraceError
 from tailrace.sources.base import Finding, Level
 from tailrace.sources.findings import Failure, fail, failure, ok, warn
-from tailrace.spark import java
+from tailrace.spark import java, versions
 from tailrace.spark.masters import refuse_local_sink
 from tailrace.state.storage import Storage
 
 STATE = "state directory"
-PYSPARK = (4, 3)
-PYSPARK_INSTALL = "pip install 'pyspark>=4.3,<4.4'"
 LOCAL = "local"  # what the file does not say, the run asks of Spark
 _GIB = 1 << 30
 
@@ -144,13 +142,17 @@ def java_finding(environment: Mapping[str, str]) -> Finding:
     return ok("java", f"Java {version} at {program}")
 
 
+def refuse_other_spark() -> None:
+    """Before more of pyspark is imported than its version: another one may not have it."""
+    raise_if_failing([pyspark_finding()])
+
+
 def pyspark_finding() -> Finding:
     try:
         import pyspark
     except ImportError as error:
-        return fail("spark", f"pyspark cannot be imported: {error}", PYSPARK_INSTALL, MissingExtra)
+        return fail("spark", f"pyspark cannot be imported: {error}", versions.INSTALL, MissingExtra)
     version = str(pyspark.__version__)
-    if tuple(int(part) for part in version.split(".")[:2]) < PYSPARK:
-        message = f"pyspark {version} is too old: {'.'.join(map(str, PYSPARK))} or newer is needed"
-        return fail("spark", message, PYSPARK_INSTALL, MissingExtra)
+    if not versions.is_supported(version):
+        return fail("spark", versions.refusal(version), versions.INSTALL, MissingExtra)
     return ok("spark", f"pyspark {version}")

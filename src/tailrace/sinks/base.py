@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import msgspec
 import pyarrow as pa
 
 from tailrace.columns.net import NetChanges
+from tailrace.config import Settings
 from tailrace.model.changes import Changes
 from tailrace.model.chunk import Chunk
 from tailrace.model.lifecycle import TableStatus
@@ -129,6 +130,8 @@ class Sink(Protocol):
     A sink is a RowSink or a ChangeSink.
     """
 
+    settings_type: ClassVar[type[Settings]] = Settings
+    """What a sink of this kind has of its own in the pipeline file; `Pipeline.sink_settings` reads it."""
     name: str
     max_parts: int
     """The most parts that a batch may be staged in."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tailrace.columns.net import NetChanges
 from tailrace.model.schema import Column
-from tailrace.sinks.sql.composing import compose, composed
+from tailrace.sinks.sql.pieces import compose, composed
 from tailrace.testing.sink_changes import INT, ITEMS, LOOSE, ORDERS, PAIRS, net, partial
 
 KEYS = st.integers(0, 5)
@@ -102,3 +102,16 @@ def test_a_large_piece_goes_alone_and_is_not_copied():
     found = list(composed(pieces, 1000))
     assert [piece.count for piece in found] == [2, 1, 1]
     assert found[1].upserts is large.upserts
+
+
+def test_a_large_piece_is_given_out_before_the_next_is_made():
+    made = []
+
+    def pieces():
+        for number in range(3):
+            made.append(number)
+            yield net(ITEMS, [(number, "x" * 2_000_000, None)])
+
+    for number, piece in enumerate(composed(pieces())):
+        assert made == list(range(number + 1))
+        assert piece.count == 1

@@ -8,18 +8,23 @@ pieces of all rows together without a Python object a row. Protocol pages: "COPY
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from psycopg import sql
 
 from tailrace.columns.characters import Array, data_of, spans
 from tailrace.columns.text import to_text
 from tailrace.model import extremes
+from tailrace.model.rows import POSTGRES_COPY
 from tailrace.model.types import ColumnType, Kind
+from tailrace.sinks.sql.dialect import Encoding, Field
+from tailrace.sinks.sql.postgres import types
+from tailrace.sinks.sql.postgres.arrays import array_literals
 from tailrace.sinks.sql.postgres.numeric import decimal_pieces, numeric_pieces
 
 Table: TypeAlias = npt.NDArray[np.uint8]
@@ -32,6 +37,32 @@ TRAILER = b"\xff\xff"
 _EPOCH_DAYS = 10_957  # 2000-01-01, where PostgreSQL begins to count
 _EPOCH_US = _EPOCH_DAYS * 86_400_000_000
 _NULL = -1
+
+
+class PostgresEncoding(Encoding):
+    def encode(self, fields: Sequence[Field]) -> pa.Buffer:
+        return copy_rows([_sendable(field) for field in fields])
+
+    def encode_large(self, fields: Sequence[Field]) -> Iterator[bytes | pa.Buffer]:
+        return large_row([_sendable(field) for field in fields])
+
+    def pack(self, fields: Sequence[Field]) -> tuple[bytes, ...]:
+        return tuple(array_of(types.sent_oid(field.type), *_sendable(field)) for field in fields)
+
+    def literal(self, field: Field) -> str | None:
+        _, array = _sendable(field)
+        text = array if array.type == pa.string() else to_text(array, field.type)
+        return f"{sql.Literal(text[0].as_py()).as_string(None)}::{types.declared(field.type)}"
+
+    def row_form(self, column_types: Iterable[ColumnType]) -> str:
+        return POSTGRES_COPY if all(map(types.keeps_form, column_types)) else ""
+
+
+def _sendable(field: Field) -> tuple[ColumnType, pa.Array]:
+    """What has no binary form of ours goes as PostgreSQL's own text."""
+    if field.type.element is not None:
+        return types.TEXT, array_literals(field.array, field.type)
+    return field.type, field.array
 
 
 def copy_rows(columns: Sequence[tuple[ColumnType, pa.Array]]) -> pa.Buffer:

@@ -19,7 +19,7 @@ from tailrace.model.schema import TableSchema
 MOST_BYTES = 64 << 20
 """Held back at a time, by all tables together."""
 LARGE_ROW = 8192
-"""Rows that are larger gain nothing by being put together, and are not copied for it."""
+"""Rows that are larger gain nothing by being put together: they neither wait nor are copied for it."""
 
 
 def composed(changes: Iterable[NetChanges], most_bytes: int = MOST_BYTES) -> Iterator[NetChanges]:
@@ -35,8 +35,9 @@ def composed(changes: Iterable[NetChanges], most_bytes: int = MOST_BYTES) -> Ite
             yield compose(waiting.pop(table))
         waiting.setdefault(table, []).append(piece)
         size += nbytes(piece)
+        is_due = size > most_bytes or _is_large(piece)
         del piece  # what is given out must not be held while the next is made
-        if size > most_bytes:
+        if is_due:
             yield from _all(waiting)
             size = 0
     yield from _all(waiting)

@@ -15,8 +15,8 @@ from tailrace.errors import SinkRejected
 from tailrace.model import shapes
 from tailrace.model.schema import TableSchema
 from tailrace.sinks.base import Rejected
-from tailrace.sinks.sql.dialect import Dialect
-from tailrace.sinks.sql.staging import columns_of
+from tailrace.sinks.sql.dialect import Encoding
+from tailrace.sinks.sql.writers import columns_of
 
 Flags = npt.NDArray[np.bool_]
 
@@ -32,8 +32,8 @@ class Sieve:
     A delete of a row that does not fit is dropped: the sink never had that row.
     """
 
-    def __init__(self, dialect: Dialect) -> None:
-        self._dialect = dialect
+    def __init__(self, encoding: Encoding) -> None:
+        self._encoding = encoding
         self.rejected: list[Rejected] = []
         self._bytes = 0
 
@@ -77,7 +77,7 @@ class Sieve:
         """None if every row does."""
         result: Flags | None = None
         for _, field in columns_of(schema, batch):
-            found = self._dialect.misfits(field)
+            found = self._encoding.misfits(field)
             if found is not None:
                 result = ~found[0] if result is None else result & ~found[0]
         return result
@@ -99,7 +99,7 @@ class Sieve:
         fields = columns_of(schema, batch)
         reasons = [""] * batch.num_rows
         for _, field in fields:
-            found = self._dialect.misfits(field)
+            found = self._encoding.misfits(field)
             for row in [] if found is None else np.flatnonzero(found[0]).tolist():
                 reasons[row] = reasons[row] or f"{field.where} ({field.type.name}) has {found[1]}"  # type: ignore[index]
         texts = {name: to_text(field.array, field.type).to_pylist() for name, field in fields}

@@ -18,7 +18,7 @@ from tailrace.columns.text import to_text
 from tailrace.errors import SinkRejected
 from tailrace.model import extremes
 from tailrace.model.types import ColumnType, Kind
-from tailrace.sinks.sql.dialect import Field
+from tailrace.sinks.sql.dialect import Encoding, Field
 from tailrace.sinks.sql.mysql.types import decimal_of
 
 Flags = npt.NDArray[np.bool_]
@@ -28,9 +28,41 @@ _DAY_US = 86_400_000_000
 _BARE = {Kind.BOOLEAN, Kind.INT16, Kind.INT32, Kind.INT64, Kind.DECIMAL, Kind.FLOAT32, Kind.FLOAT64, Kind.NUMERIC}
 _BARE |= {Kind.DATE, Kind.TIME, Kind.TIMESTAMP, Kind.TIMESTAMPTZ, Kind.UUID}
 _WITH_MISFITS = {Kind.FLOAT32, Kind.FLOAT64, Kind.DECIMAL, Kind.NUMERIC, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ}
+_NUMBERS = (Kind.INT16, Kind.INT32, Kind.INT64, Kind.DECIMAL, Kind.NUMERIC)
+_TEXTS = (Kind.TEXT, Kind.ENUM, Kind.UUID, Kind.JSON, Kind.OTHER)
 _ESCAPED = (b"\\", b"\t", b"\n")
 _NULL = b"\\N"
 PIECE_BYTES = 1 << 20
+
+
+class MySqlEncoding(Encoding):
+    def encode(self, fields: Sequence[Field]) -> pa.Buffer:
+        return rows_text(fields)
+
+    def encode_large(self, fields: Sequence[Field]) -> Iterator[bytes]:
+        return large_row_text(fields)
+
+    def pack(self, fields: Sequence[Field]) -> tuple[bytes, ...]:
+        return (bytes(rows_text(fields)),)
+
+    def literal(self, field: Field) -> str | None:
+        """In parentheses: a long text takes its default as an expression only."""
+        if field.type.kind in _NUMBERS:
+            return str(to_text(field.array, field.type)[0].as_py()) if misfits(field) is None else None
+        if field.type.kind is Kind.BOOLEAN:
+            return str(int(field.array[0].as_py()))
+        return f"({quoted_text(field.array[0].as_py())})" if field.type.kind in _TEXTS else None
+
+    def has_misfits(self, type_: ColumnType) -> bool:
+        return has_misfits(type_)
+
+    def misfits(self, field: Field) -> tuple[Flags, str] | None:
+        return misfits(field)
+
+
+def quoted_text(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "''")
+    return f"'{escaped}'"
 
 
 def rows_text(fields: Sequence[Field]) -> pa.Buffer:

@@ -17,7 +17,8 @@ from tailrace.model.chunk import Chunk
 from tailrace.model.lifecycle import CATCHING_UP, COPYING, TableState, TableStatus
 from tailrace.model.watermark import SourceIdentity, Watermark
 from tailrace.sinks.base import Batch, ChunkMark, Quarantined, Rejected, SinkState
-from tailrace.sinks.sql.dialect import Dialect, Session, Undo
+from tailrace.sinks.sql.alterations import Undo
+from tailrace.sinks.sql.dialect import Dialect, Session
 
 _KEYS = {"pipeline": "name", "name": "name", "generation": "integer", "number": "integer"}
 TABLES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
@@ -64,22 +65,22 @@ JUST_READ = "just read "
 NOTE = "what tailrace remembers; not to be changed by hand"
 
 
-class Bookkeeping:
+class Notes:
     """The notes of one pipeline in one sink, filed under `owner`."""
 
-    def __init__(self, dialect: Dialect, url: str, owner: str) -> None:
+    def __init__(self, dialect: Dialect, owner: str) -> None:
         self._dialect, self._owner = dialect, owner
-        self._targets = {name: dialect.own(name, url) for name in TABLES}
-        self._names = {name: dialect.qualified(target) for name, target in self._targets.items()}
+        self._targets = {name: dialect.naming.own(name) for name in TABLES}
+        self._names = {name: dialect.naming.qualified(target) for name, target in self._targets.items()}
 
     def exists(self, session: Session) -> bool:
         """Whether there is what `read` reads; an older tailrace did not count commits."""
         read = [target for name, target in self._targets.items() if name != "commits"]
-        return all(self._dialect.existing(session, target) is not None for target in read)
+        return all(self._dialect.catalog.existing(session, target) is not None for target in read)
 
     def is_complete(self, session: Session) -> bool:
         """Whether they have all columns; those that an older tailrace made may lack some."""
-        found = {name: self._dialect.existing(session, target) for name, target in self._targets.items()}
+        found = {name: self._dialect.catalog.existing(session, target) for name, target in self._targets.items()}
         return all(
             table is not None and TABLES[name][0].keys() <= {column.name for column in table.columns}
             for name, table in found.items()
@@ -90,16 +91,20 @@ class Bookkeeping:
         dialect = self._dialect
         for name, (columns, key) in TABLES.items():
             target = self._targets[name]
-            existing = dialect.existing(session, target)
+            existing = dialect.catalog.existing(session, target)
             if existing is not None:
                 for column in columns.keys() - {each.name for each in existing.columns}:
-                    type_ = dialect.state_type(columns[column])
-                    session.execute(f"ALTER TABLE {self._names[name]} ADD COLUMN {dialect.quote(column)} {type_}")
+                    type_ = dialect.types.own[columns[column]]
+                    session.execute(
+                        f"ALTER TABLE {self._names[name]} ADD COLUMN {dialect.naming.quote(column)} {type_}"
+                    )
                 continue
-            if not dialect.has_schema(session, target.schema):
-                session.execute(dialect.create_schema(target.schema))
-            lines = [f"{dialect.quote(column)} {dialect.state_type(kind)}" for column, kind in columns.items()]
-            for statement in dialect.create_table(self._names[name], lines, dialect.names(key), NOTE):
+            if not dialect.catalog.has_schema(session, target.schema):
+                session.execute(dialect.statements.create_schema(target.schema))
+            lines = [f"{dialect.naming.quote(column)} {dialect.types.own[kind]}" for column, kind in columns.items()]
+            for statement in dialect.statements.create_table(
+                self._names[name], lines, dialect.naming.quoted(key), NOTE
+            ):
                 session.execute(statement)
 
     def read(self, session: Session) -> SinkState:
@@ -109,7 +114,7 @@ class Bookkeeping:
             if (planned := _chunk(chunk)) is not None:
                 chunks.setdefault(table, []).append(ChunkMark(generation, planned, bool(is_loaded), rows))
         tables = {status.table: status for status in self.statuses(session)}
-        is_counted = self._dialect.existing(session, self._targets["commits"]) is not None
+        is_counted = self._dialect.catalog.existing(session, self._targets["commits"]) is not None
         return SinkState(self.watermark(session), tables, chunks, self.commits(session) if is_counted else 0)
 
     def claim(self, session: Session, run: str) -> None:
@@ -118,7 +123,7 @@ class Bookkeeping:
 
     def check_claim(self, session: Session, run: str) -> None:
         """Raise SinkTaken unless this run's claim is the last one; no other can be made before the transaction ends."""
-        found = self._select(session, "runs", ["run"], lock=self._dialect.share_lock)
+        found = self._select(session, "runs", ["run"], lock=self._dialect.server.share_lock)
         last = found[0][0] if found else ""
         if last != run:
             raise SinkTaken(f"another run of {self._owner} writes to the sink now; this one must not any more")
@@ -136,7 +141,7 @@ class Bookkeeping:
 
     def is_active(self, session: Session, owner: str) -> bool:
         """Whether another pipeline's sink has notes here."""
-        name = self._dialect.quote("pipeline")
+        name = self._dialect.naming.quote("pipeline")
         return any(
             session.execute(f"SELECT 1 FROM {self._names[table]} WHERE {name} = %s LIMIT 1", [owner])
             for table in ("watermarks", "tables")
@@ -199,7 +204,7 @@ class Bookkeeping:
     def is_loaded(self, session: Session, mark: ChunkMark) -> bool:
         """A chunk of a plan that was given up counts as loaded. Holds the mark until the transaction ends."""
         place = {"name": mark.table, "generation": mark.generation, "number": mark.number}
-        found = self._select(session, "chunks", ["is_loaded"], lock=self._dialect.update_lock, **place)
+        found = self._select(session, "chunks", ["is_loaded"], lock=self._dialect.server.update_lock, **place)
         return not found or bool(found[0][0])
 
     def write_watermark(self, session: Session, mark: Watermark) -> None:
@@ -214,7 +219,7 @@ class Bookkeeping:
         """What is to be done if the change of a table that begins now is never committed; None once it is."""
         condition, parameters = self._where(name=table)
         text = None if undo is None else msgspec.json.encode(undo).decode()
-        column = self._dialect.quote("undo")
+        column = self._dialect.naming.quote("undo")
         session.execute(f"UPDATE {self._names['tables']} SET {column} = %s WHERE {condition}", [text, *parameters])
 
     def undos(self, session: Session) -> dict[str, Undo]:
@@ -236,12 +241,12 @@ class Bookkeeping:
 
     def _write_ahead(self, session: Session, mark: str, **where: str) -> None:
         condition, parameters = self._where(**where)
-        column = self._dialect.quote("ahead")
+        column = self._dialect.naming.quote("ahead")
         session.execute(f"UPDATE {self._names['tables']} SET {column} = %s WHERE {condition}", [mark, *parameters])
 
     def rename(self, session: Session, names: Mapping[str, str]) -> None:
         """What is remembered of tables goes on under their new names."""
-        quote = self._dialect.quote
+        quote = self._dialect.naming.quote
         for old, new in names.items():
             if old == new:
                 continue
@@ -261,7 +266,7 @@ class Bookkeeping:
 
     def mark_loaded(self, session: Session, mark: ChunkMark, rows: int) -> None:
         condition, parameters = self._where(name=mark.table, generation=mark.generation, number=mark.number)
-        names = self._dialect.quote("is_loaded"), self._dialect.quote("row_count")
+        names = self._dialect.naming.quote("is_loaded"), self._dialect.naming.quote("row_count")
         statement = f"UPDATE {self._names['chunks']} SET {names[0]} = %s, {names[1]} = %s WHERE {condition}"
         session.execute(statement, [1, rows, *parameters])
 
@@ -310,7 +315,7 @@ class Bookkeeping:
         self, session: Session, table: str, columns: list[str], lock: str = "", **where: Any
     ) -> list[tuple[Any, ...]]:
         condition, parameters = self._where(**where)
-        selected = self._dialect.names(columns)
+        selected = self._dialect.naming.quoted(columns)
         return session.execute(f"SELECT {selected} FROM {self._names[table]} WHERE {condition}{lock}", parameters)
 
     def _delete(self, session: Session, table: str, **where: Any) -> None:
@@ -319,19 +324,19 @@ class Bookkeeping:
 
     def _where(self, **where: Any) -> tuple[str, list[Any]]:
         pairs = {"pipeline": self._owner} | where
-        return " AND ".join(f"{self._dialect.quote(name)} = %s" for name in pairs), list(pairs.values())
+        return " AND ".join(f"{self._dialect.naming.quote(name)} = %s" for name in pairs), list(pairs.values())
 
     def _write(self, session: Session, table: str, row: dict[str, Any], computed: dict[str, str] | None = None) -> None:
         """Insert a row of ours, or replace it where its key is there. `computed` are columns given as SQL."""
-        quote = self._dialect.quote
+        quote = self._dialect.naming.quote
         values = {"pipeline": self._owner} | row
         given = dict.fromkeys(values, "%s") | (computed or {})
         key = TABLES[table][1]
         marks = ", ".join(f"{value} AS {quote(name)}" for name, value in given.items())
         others = {quote(name): f"s.{quote(name)}" for name in given if name not in key}
         query = f"SELECT {', '.join(f's.{quote(name)}' for name in given)} FROM (SELECT {marks}) s"
-        statement = self._dialect.insert(
-            self._names[table], self._dialect.names(given), query, [quote(name) for name in key], others
+        statement = self._dialect.statements.insert(
+            self._names[table], self._dialect.naming.quoted(given), query, [quote(name) for name in key], others
         )
         session.execute(statement, list(values.values()))
 

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from tailrace.columns.text import to_text
 from tailrace.model import shapes
 from tailrace.model.types import ColumnType, Kind
+from tailrace.sinks.sql.dialect import Reading
 from tailrace.sinks.sql.postgres.arrays import delimiter_of
 
 _MOMENTS = {Kind.TIME, Kind.TIMETZ, Kind.TIMESTAMP, Kind.TIMESTAMPTZ}
@@ -26,6 +27,21 @@ _ELEMENT = {
     delimiter: re.compile(r'"((?:[^"\\]|\\.)*)"|([^{}' + delimiter + "]+)", re.DOTALL) for delimiter in (",", ";")
 }
 _BOUNDS = re.compile(r"(?:\[-?\d+:-?\d+\])+(?==)")
+
+
+class PostgresReading(Reading):
+    def read_values(self, values: Sequence[Any], type_: ColumnType) -> Sequence[Any]:
+        return read_values(values, type_)
+
+    def expected_values(self, array: pa.Array, type_: ColumnType) -> Sequence[Any]:
+        return expected_values(array, type_)
+
+    def key_text(self, value: str, type_: ColumnType) -> str:
+        return f"{value}::text"
+
+    def key_is(self, name: str, type_: ColumnType) -> str:
+        """The text is read as the column's own type, so that the key's index serves."""
+        return f"{name} = %s"
 
 
 def expected_values(array: pa.Array, type_: ColumnType) -> Sequence[Any]:

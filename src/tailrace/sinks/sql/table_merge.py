@@ -11,12 +11,10 @@ import pyarrow as pa
 from tailrace.model.schema import TableSchema
 from tailrace.model.types import Kind
 from tailrace.sinks.base import FetchRows
-from tailrace.sinks.mapping import SchemaMapping
-from tailrace.sinks.sql.dialect import Dialect, Session
 from tailrace.sinks.sql.merge_statements import absent_keys, delete, move, staged_keys, unmoved, update, upsert
-from tailrace.sinks.sql.quarantine.isolation import Refused
+from tailrace.sinks.sql.quarantine.isolation import Isolation
 from tailrace.sinks.sql.staged import Relation, StagedChanges, StagedPartial
-from tailrace.sinks.sql.staging import Inline, columns_of
+from tailrace.sinks.sql.writers import InlineWriter, columns_of
 
 FETCH_ROWS = 64
 FETCH_BYTES = 16 << 20
@@ -30,7 +28,7 @@ _PLAIN = {Kind.INT16, Kind.INT32, Kind.INT64, Kind.TEXT, Kind.UUID}
 class Stale:
     """The rows of a table that were set aside: what the sink has under their keys is older than it looks."""
 
-    def __init__(self, schema: TableSchema, keys: Collection[Mapping[str, Any]] = ()) -> None:
+    def __init__(self, schema: TableSchema, keys: Collection[Mapping[str, Any]]) -> None:
         kinds = {column.type.kind for column in schema.columns if column.name in schema.key}
         self._is_known = kinds <= _PLAIN and all(key.keys() == set(schema.key) for key in keys)
         self._keys = {tuple(str(key.get(name)) for name in schema.key) for key in keys}
@@ -46,25 +44,24 @@ class Stale:
 class TableMerge:
     """One table of the source, and the `table` (quoted) of the sink that takes its rows.
 
-    After `apply`, `has_fetched` says whether rows were read from the source, which may be newer than all changes.
+    `stale_keys` are those of rows that were set aside. After `apply`, `has_fetched` says whether rows were read from
+    the source, which may be newer than all changes.
     """
 
     def __init__(
         self,
-        dialect: Dialect,
-        session: Session,
-        mapping: SchemaMapping,
-        refused: Refused,
+        isolation: Isolation,
         source: TableSchema,
         table: str,
         *,
         is_single_key: bool,
-        stale: Stale,
+        stale_keys: Collection[Mapping[str, Any]] = (),
     ) -> None:
-        self._dialect, self._session, self._mapping, self._refused = dialect, session, mapping, refused
-        self._source, self._table, self._is_single_key = source, table, is_single_key
-        self._schema = mapping.schema(source)
-        self._stale = stale
+        self._isolation, self._source, self._table = isolation, source, table
+        self._dialect, self._session, self._mapping = isolation.dialect, isolation.session, isolation.mapping
+        self._schema = self._mapping.schema(source)
+        self._is_single_key = is_single_key
+        self._stale = Stale(source, stale_keys)
         self.has_fetched = False
 
     def apply(self, changes: StagedChanges, fetch: FetchRows, *, is_ahead: bool = False) -> None:
@@ -73,7 +70,7 @@ class TableMerge:
         In a table that `is_ahead` of these changes, the row under a key that moves may be a later one, and in one with
         stale rows an earlier one: what the change did not send of the moved row is not there, but at the source.
         """
-        merge = functools.partial(self._refused.merge, self._source)
+        merge = functools.partial(self._isolation.merge, self._source)
         if changes.truncate:
             self._session.execute(f"DELETE FROM {self._table}")
         if changes.deletes is not None:
@@ -87,7 +84,9 @@ class TableMerge:
             merge("update", partial.rows, functools.partial(change, absent))
             for rows in self._fetched(absent, fetch):
                 self.has_fetched = True
-                merge("upsert", Inline(self._dialect).write(columns_of(self._schema, rows)), self._upsert)
+                merge(
+                    "upsert", InlineWriter(self._dialect.encoding).write(columns_of(self._schema, rows)), self._upsert
+                )
 
     def _delete(self, rows: Relation) -> None:
         self._session.merge(delete(self._dialect, self._session, self._table, self._schema, rows), rows)

@@ -16,14 +16,14 @@ from tailrace.model.rows import EncodedRows, Rows
 from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType, Kind
 from tailrace.sinks.mapping import SchemaMapping
-from tailrace.sinks.sql.dialect import Dialect, Field, Session, StagingFile
+from tailrace.sinks.sql.dialect import Dialect, Encoded, Encoding, Field, Session, StagingFile
 from tailrace.sinks.sql.staged import COPIES, StagedChanges, StagedColumn, StagedPartial, StagedRows, old
 
 SLICE_BYTES = 4 << 20
 SLICE_ROWS = 1 << 16
 
 Labelled = Sequence[tuple[str, Field]]
-Payload = Iterable[bytes | pa.Buffer | pa.RecordBatch]
+Payload = Iterable[Encoded]
 """Encoded rows, in pieces."""
 
 
@@ -31,18 +31,18 @@ class Writer(Protocol):
     def write(self, columns: Labelled) -> StagedRows: ...
 
 
-class Inline:
+class InlineWriter:
     """Rows that travel in the receipt."""
 
-    def __init__(self, dialect: Dialect) -> None:
-        self._dialect = dialect
+    def __init__(self, encoding: Encoding) -> None:
+        self._encoding = encoding
 
     def write(self, columns: Labelled) -> StagedRows:
-        packed = self._dialect.pack([field for _, field in columns])
+        packed = self._encoding.pack([field for _, field in columns])
         return StagedRows(_described(columns), len(columns[0][1].array), inline=packed)
 
 
-class Staging(ABC):
+class StagingWriter(ABC):
     """Rows where nobody sees them. `names` are what is to be dropped afterwards."""
 
     names: list[str]
@@ -52,7 +52,7 @@ class Staging(ABC):
 
     def write(self, columns: Labelled) -> StagedRows:
         rows = pa.RecordBatch.from_arrays([field.array for _, field in columns], [label for label, _ in columns])
-        payload = encoded(self._dialect, [field for _, field in columns], [rows])
+        payload = encoded(self._dialect.encoding, [field for _, field in columns], [rows])
         return self.load(_described(columns), payload, rows.num_rows)
 
     @abstractmethod
@@ -60,7 +60,7 @@ class Staging(ABC):
         """A new table with rows that are encoded already."""
 
 
-class StagingInFile(Staging):
+class FileWriter(StagingWriter):
     """Rows in tables of one file."""
 
     def __init__(self, dialect: Dialect, file: StagingFile, name: str) -> None:
@@ -72,7 +72,7 @@ class StagingInFile(Staging):
         return StagedRows(columns, rows, self._file.load(columns, payload))
 
 
-class StagingTables(Staging):
+class TableWriter(StagingWriter):
     """Rows in tables of the database; they come to be with the caller's transaction."""
 
     def __init__(
@@ -84,22 +84,18 @@ class StagingTables(Staging):
 
     def load(self, columns: tuple[StagedColumn, ...], payload: Payload, rows: int = 0) -> StagedRows:
         table = self._new_name()
-        self._session.execute(self._dialect.create_staging(table, columns, is_private=self._is_private))
+        self._session.execute(self._dialect.staging.create(table, columns, is_private=self._is_private))
         self._session.load(table, [f"c{place}" for place in range(len(columns))], payload)
         self.names.append(table)
         return StagedRows(columns, rows, table)
 
 
-def encoded(
-    dialect: Dialect, fields: Sequence[Field], batches: Iterable[Rows]
-) -> Iterator[bytes | pa.Buffer | pa.RecordBatch]:
+def encoded(encoding: Encoding, fields: Sequence[Field], batches: Iterable[Rows]) -> Iterator[Encoded]:
     """The rows of `batches`, described by `fields`, for a bulk load, in pieces that fit the caches."""
-    return itertools.chain.from_iterable(map(functools.partial(_encoded_batch, dialect, fields), batches))
+    return itertools.chain.from_iterable(map(functools.partial(_encoded_batch, encoding, fields), batches))
 
 
-def _encoded_batch(
-    dialect: Dialect, fields: Sequence[Field], batch: Rows
-) -> Iterator[bytes | pa.Buffer | pa.RecordBatch]:
+def _encoded_batch(encoding: Encoding, fields: Sequence[Field], batch: Rows) -> Iterator[Encoded]:
     if isinstance(batch, EncodedRows):
         yield batch.data
         return
@@ -110,9 +106,9 @@ def _encoded_batch(
         piece = batch.slice(first, step)
         columns = [field._replace(array=array) for field, array in zip(fields, piece.columns, strict=True)]
         if piece.nbytes > SLICE_BYTES and piece.num_rows == 1:
-            yield from dialect.encode_large(columns)
+            yield from encoding.encode_large(columns)
         else:
-            yield dialect.encode(columns)
+            yield encoding.encode(columns)
 
 
 def stage_changes(writer: Writer, source: NetChanges, mapping: SchemaMapping) -> StagedChanges:
