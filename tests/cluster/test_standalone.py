@@ -12,7 +12,6 @@ from typing import Any
 
 import psycopg
 import pytest
-from pyspark.find_spark_home import _find_spark_home
 
 from cluster.conftest import PASSWORD
 from support.cluster import Driver, EventLog, StandaloneCluster, worker_python
@@ -24,7 +23,6 @@ from tailrace.testing import content
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.crash, pytest.mark.timeout(1800)]
 
 SUBMIT = Path(__file__).parents[2] / "examples" / "submit.py"
-LOOPBACK = {"SPARK_LOCAL_IP": "127.0.0.1"}
 SLOW_COPY = failpoints.environment("chunk-before-load", action="sleep=0.5")
 MARK = "Undershot4Breastshot"
 """In a row."""
@@ -45,15 +43,15 @@ class Story:
         self.file = write_pipeline(
             folder / "run",
             self.source,
-            {"replica": self.sink, "nowhere": "null://"},
-            source={"snapshot": {"chunk_bytes": 262_144}},
+            {"replica": self.sink},
+            source={"snapshot": {"chunk_bytes": 65_536}},
             state=state,
             spark={"master": cluster.master, "conf": conf | {"spark.log.level": "INFO"}},
         )
         self.replica = Replica(self.file)
 
     def run(self) -> RunningPipeline:
-        return RunningPipeline(self.file, environment=LOOPBACK)
+        return RunningPipeline(self.file, environment=self.cluster.environment)
 
     def wait_until_current(self, pipeline: RunningPipeline) -> None:
         end = position_of(self.source)
@@ -83,7 +81,7 @@ def test_the_demo_ends_equal_though_executor_driver_worker_and_master_are_killed
     with shop.Workload.start(story.source, rate=50) as workload:
         with story.run() as first:
             first.wait_for(story.replica.is_copying, "the copy to be under way", WAIT)
-            cluster.kill_executor(story.busy_worker(first))
+            cluster.kill_executor(next(iter(cluster.workers)))  # while all have chunks to load
             first.wait_for(story.replica.is_live, "the tables to be live", WAIT)
             first.kill()
         with story.run() as second:
@@ -139,7 +137,7 @@ def test_a_worker_without_a_package_that_is_needed_is_a_sentence(
         {"replica": databases[1]},
         spark={"master": cluster.master, "conf": cluster.conf | {"spark.pyspark.python": str(python)}},
     )
-    with RunningPipeline(file, environment=LOOPBACK) as pipeline:
+    with RunningPipeline(file, environment=cluster.environment) as pipeline:
         assert pipeline.ended(WAIT) == 2, pipeline.output
         assert "has no Python package psycopg" in pipeline.output
         assert "hint: install what tailrace needs on every worker" in pipeline.output
@@ -150,12 +148,12 @@ def submit(cluster: StandaloneCluster, conf: dict[str, Any], *arguments: str) ->
     """`spark-submit`, as an operator types it."""
     settings = [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in conf.items()]
     options = [part for setting in settings for part in ("--conf", setting)]
-    script = Path(_find_spark_home()) / "bin" / "spark-submit"
+    script = cluster.spark_home / "bin" / "spark-submit"
     options += ["--conf", f"spark.pyspark.driver.python={sys.executable}", "--name", "theirs"]
     command = [script, "--master", cluster.master, *options, SUBMIT, *arguments]
     return subprocess.run(
         command,
-        env=os.environ | LOOPBACK,
+        env=os.environ | cluster.environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

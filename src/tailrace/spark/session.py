@@ -111,8 +111,8 @@ def _conf(pipeline: config.Pipeline) -> SparkConf:
     installed = local or not pipeline.spark.ship
     for key, value in (_DEFAULTS | (_LOCAL if local else {}) | (_INSTALLED if installed else {})).items():
         conf.setIfMissing(key, value)
-    if local:  # its Python processes need not compile pyspark (`spark/installed.py`)
-        conf.set(WORKER_PATH, os.pathsep.join(filter(None, (str(START), conf.get(WORKER_PATH)))))
+    if local:
+        conf.set(WORKER_PATH, _with_start(conf.get(WORKER_PATH)))
     return conf.setIfMissing("spark.app.name", f"tailrace {pipeline.name}")
 
 
@@ -145,11 +145,17 @@ def _start_jvm(pipeline: config.Pipeline) -> None:
     with ExitStack() as stack:
         stack.enter_context(_environment("SPARK_SUBMIT_OPTS", " ".join(filter(None, options))))
         stack.enter_context(_environment("SPARK_LAUNCHER_OPTS", launcher))
+        stack.enter_context(_environment("PYTHONPATH", _with_start(os.environ.get("PYTHONPATH"))))
         started: dict[str, Any] = {"umask": 0o077}
         if "://" not in pipeline.state:
             target = Path(pipeline.state) / LOG_NAME
             started["stderr"] = stack.enter_context(open(target, "ab", opener=private))
         SparkContext._ensure_initialized(gateway=launch_gateway(conf, started))  # type: ignore[no-untyped-call]
+
+
+def _with_start(path: str | None) -> str:
+    """For Python processes on this machine, which then need not compile pyspark (`spark/installed.py`)."""
+    return os.pathsep.join(filter(None, (str(START), path)))
 
 
 @contextmanager
