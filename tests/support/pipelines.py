@@ -65,8 +65,10 @@ class RunningPipeline:
     It has a process group of its own, as a job of a shell has: Ctrl-C reaches all of it.
     """
 
-    def __init__(self, file: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
-        command = [sys.executable, "-m", "tailrace.cli.main", "run", str(file), *options]
+    def __init__(
+        self, file: Path, *options: str, environment: Mapping[str, str] | None = None, python: str = sys.executable
+    ) -> None:
+        command = [python, "-m", "tailrace.cli.main", "run", str(file), *options]
         self.process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
