@@ -136,7 +136,7 @@ def _start_jvm(pipeline: config.Pipeline) -> None:
     log: the terminal is ours.
     """
     if SparkContext._gateway is not None or SUBMITTED in os.environ:
-        SparkContext._ensure_initialized()
+        SparkContext._ensure_initialized()  # it knows what spark-submit was told
         return
     conf = SparkConf(loadDefaults=False).setAll(list(pipeline.spark.settings().items()))
     conf.setIfMissing(*_NO_BARS)
