@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 import signal
 import threading
 import time
@@ -11,7 +10,6 @@ import uuid
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -37,7 +35,8 @@ from tailrace.pipeline.progress import progress_of, stopped_at
 from tailrace.pipeline.sink_run import STOP_SECONDS, SinkRun
 from tailrace.sinks.base import Sink
 from tailrace.spark.opening import OpeningSession
-from tailrace.state.layout import LOG, RUN_LOCK, SPARK
+from tailrace.state import scratch
+from tailrace.state.layout import LOG, RUN_LOCK
 from tailrace.state.storage import Storage
 from tailrace.views.view import View, open_view
 
@@ -84,7 +83,7 @@ class Runner:
     def _run_to_the_end(self, *, until_current: bool) -> int:
         self.storage.create()
         lock = self.storage.lock(RUN_LOCK)
-        shutil.rmtree(Path(self.pipeline.state) / SPARK, ignore_errors=True)
+        scratch.begin(self.pipeline.state)
         try:
             self._engine = OpeningSession(self.pipeline)
             capture = self._start_capture(until_current=until_current)
@@ -332,6 +331,8 @@ class Runner:
             self._engine.stop()
         for each in self.sinks:
             each.close()
+        if not self.storage.is_local:
+            scratch.end(self.pipeline.state)
 
 
 class _Stopped(TailraceError):

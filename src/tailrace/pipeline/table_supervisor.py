@@ -321,7 +321,7 @@ class TableSupervisor:
         return True
 
     def _hear_requests(self) -> None:
-        if time.monotonic() - self._asked_at < REQUEST_SECONDS:
+        if time.monotonic() - self._asked_at < max(REQUEST_SECONDS, self.follower.storage.idle_seconds):
             return
         self._asked_at = time.monotonic()
         for name, request in requests.waiting(self.follower.pipeline.state, self.follower.name).items():

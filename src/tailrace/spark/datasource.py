@@ -5,7 +5,10 @@ pipeline hands to its tasks. Replaying a range of offsets gives the same rows, b
 
 Options: `path` (the state directory), `table`, `reader` (a name under which the log remembers how far a stream is, and
 waits for it), `startingOffset`, `endingOffset`, `maxRowsPerTrigger`, `maxBytesPerTrigger` (of the log's files),
-`numPartitions`.
+`numPartitions`; `news` (a file that says how far the log is, written by a run on the same machine).
+
+Spark asks a stream without anything new for more a hundred times a second. A local disk is looked at each time; a store
+only when there are news, or else once a second.
 """
 
 from __future__ import annotations
@@ -33,11 +36,14 @@ from tailrace.registry import decoder
 from tailrace.spark.places import ReaderHold
 from tailrace.state.layout import HOLD, LOG, READERS
 from tailrace.state.readers import Readers
+from tailrace.state.scratch import News
 from tailrace.state.storage import Storage
 from tailrace.tasks.versions import as_version
 
 Offset = dict[str, Any]
 """`{"log": id, "offset": number}`, as it stands in Spark's checkpoint."""
+
+FIRST_SECONDS, ASK_SECONDS = 0.05, 1.0
 
 SLICES = pa.schema([("part", pa.int32()), ("name", pa.string()), ("first", pa.int64()), ("last", pa.int64())])
 
@@ -84,6 +90,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._stop_at: int | None = None
         self._place = _place(options)
         self._has_begun = False
+        self._pace = Pace(0.0 if self._log.storage.is_local else ASK_SECONDS)
+        self._news = News(options["news"]) if "news" in options else None
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         with _whole_sentence():
@@ -100,12 +108,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
         self._go_on(start)
         offset = _offset(start)
+        if not self._may_have_more(offset):
+            return start
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else 1 << 62
         end = self._log.limit(offset, most, _number(self.options, "maxBytesPerTrigger", 1 << 62))
         stops = [stop for stop in (self._stop_at, _held_at(self.options)) if stop is not None]
-        return {**start, "offset": max(min([end, *stops]), offset)}
+        last = max(min([end, *stops]), offset)
+        self._pace.went(is_well=last > offset)
+        return {**start, "offset": last}
+
+    def _may_have_more(self, offset: int) -> bool:
+        """Whether it is worth asking what the log has behind `offset`."""
+        if not self._pace.is_due():
+            return False
+        end = self._news.read() if self._news is not None else None
+        if end is None and self._log.storage.is_conditional:
+            end = self._log.end()
+        if end is None or end > offset:
+            return True
+        if self._news is None:
+            self._pace.went(is_well=False)
+        return False
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802 - Spark's name
+        if not self._log.storage.is_local:  # a figure of Spark's progress reports, and not worth a request
+            return None
         return {"log": _identity(self._log).id, "offset": self._log.end()}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
@@ -138,6 +165,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._place is not None:
                 self._place.resume(str(start["log"]), _offset(start))
         self._has_begun = True
+
+
+class Pace:
+    """When to ask again: at once while it goes well, else later each time, up to `longest` seconds."""
+
+    def __init__(self, longest: float) -> None:
+        self._longest = longest
+        self._wait = self._due_at = 0.0
+
+    def is_due(self) -> bool:
+        return time.monotonic() >= self._due_at
+
+    def went(self, *, is_well: bool) -> None:
+        self._wait = 0.0 if is_well else min(max(self._wait * 2, FIRST_SECONDS), self._longest)
+        self._due_at = time.monotonic() + self._wait
 
 
 class BatchReader(DataSourceReader):
@@ -223,8 +265,8 @@ def full_name(table: str) -> str:
 
 def _refuse_renamed(log: LogReader, options: dict[str, str], after: int) -> None:
     """What follows `after` can not be read by a name that the table no longer has."""
-    tables = log.tables()
-    own = tables.get(full_name(options["table"])) if "table" in options else None
+    tables = log.tables() if "table" in options else {}
+    own = tables.get(full_name(options["table"])) if tables else None
     if own is None:
         return
     for name, other in tables.items():
