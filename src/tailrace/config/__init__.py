@@ -5,6 +5,7 @@ from tailrace.config.loading import from_urls, load
 from tailrace.config.patterns import TablePatterns
 from tailrace.config.pipeline import (
     Acknowledge,
+    Capture,
     Log,
     Misfits,
     OnError,
@@ -20,6 +21,7 @@ from tailrace.config.urls import redact, scheme, sqlite_path
 
 __all__ = [
     "Acknowledge",
+    "Capture",
     "Keep",
     "Log",
     "Misfits",

@@ -94,8 +94,7 @@ class LogWriter:
             self._drop_unfinished(frames.first)
         assert frames.first == self._next
         name, parts = segment.encode(frames, self.identity.id, position, self.position, self.source, self._epoch)
-        if not self.storage.is_conditional:
-            self._check_lock()
+        self._check_lock()
         self._note_tables(frames.definitions)
         size = self.storage.publish_segment(str(name), parts)
         self.segments[name] = SegmentFacts(size, time.time())
@@ -113,7 +112,7 @@ class LogWriter:
 
     def _drop_unfinished(self, first: int) -> None:
         """Give up what is there of an unfinished transaction, which begins at offset `first`."""
-        self._check_lock()
+        self._make_sure()
         self.segments = _drop_unfinished(self.storage, self.end if self.storage.is_conditional else None)
         self.size = sum(facts.size for facts in self.segments.values())
         self._next = first
@@ -138,7 +137,7 @@ class LogWriter:
         (first, _), (last, _) = found[0], found[-1]
         frames = merged([frames for _, frames in found])
         name, data = segment.encode(frames, self.identity.id, last.position, first.begins_at, last.source, self._epoch)
-        self._check_lock()
+        self._make_sure()
         size = self.storage.publish_segment(str(name), data)
         failpoints.reached("log-segments-merged")
         parts = names[: len(found)]
@@ -187,7 +186,15 @@ class LogWriter:
             self._lock.publish(self.end)
 
     def _check_lock(self) -> None:
-        """Fencing: a writer that was stopped for long, and wakes after another took over, writes nothing."""
+        """Fencing: a writer that was stopped for long, and wakes after another took over, writes nothing.
+
+        Where the end is published under the lock, that is the check; and what all have may be deleted by anybody.
+        """
+        if not self.storage.is_conditional:
+            self._make_sure()
+
+    def _make_sure(self) -> None:
+        """Before anything is deleted that another writer may count on."""
         if self._lock is not None:
             self._lock.check()
 

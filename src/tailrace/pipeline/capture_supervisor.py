@@ -76,6 +76,10 @@ class CaptureSupervisor:
         is_silent = time.time() - self._heard_at > SILENT_SECONDS
         return self._notice.now.sentence or (silent(self._heard_at) if is_silent else "")
 
+    def note(self, state: CaptureState, message: str = "") -> None:
+        """What others are to see of it from now on."""
+        self._notice.write(state, message)
+
     @property
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None else None

@@ -349,7 +349,7 @@ class TableSupervisor:
         if not statuses:
             return
         first, end = min(status.watermark.offset for status in statuses), sink.watermark.offset
-        limit = sink.log.limit(first, sink.settings.max_rows, sink.settings.max_bytes)
+        limit = sink.log.limit(first, sink.settings.max_rows, sink.settings.max_bytes) if first < end else end
         is_past = all(self._is_past(status, sink.watermark) for status in statuses)
         if limit < end or (first < end and not is_past):
             sink.catch_up_to(statuses, min(limit, end), finish=False)
