@@ -81,7 +81,7 @@ def test_a_batch_asks_the_store_a_few_times(story):
 
 def test_a_copy_that_is_asked_for_is_made(story):
     copies = story.running.copies("public.items")
-    said = tailrace("snapshot", story.file, "public.items")
+    said = tailrace("snapshot", "public.items", story.file)
     assert said.returncode == 0, said
     story.running.wait_for(lambda: story.running.copies("public.items") > copies, "the copy")
     story.running.wait_for(Replica(story.file).is_live, "the table to be live again")

@@ -13,6 +13,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from tailrace.errors import StateError
 from tailrace.state.layout import SPARK
 from tailrace.state.storage import Storage
 
@@ -31,7 +32,12 @@ def folder(state: str) -> Path:
 def begin(state: str) -> None:
     """Empty, for a run that holds the lock of the state directory."""
     end(state)
-    folder(state).mkdir(mode=0o700, parents=True, exist_ok=True)
+    if Storage(state).is_local:
+        return
+    place = folder(state)
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if place.stat().st_uid != os.getuid():
+        raise StateError(f"{place} belongs to somebody else", hint="remove it, or set TMPDIR to a folder of your own")
 
 
 def end(state: str) -> None:
