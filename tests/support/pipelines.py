@@ -66,11 +66,18 @@ class RunningPipeline:
     """
 
     def __init__(
-        self, file: Path, *options: str, environment: Mapping[str, str] | None = None, python: str = sys.executable
+        self,
+        file: Path,
+        *options: str,
+        environment: Mapping[str, str] | None = None,
+        command: str = "run",
+        folder: Path | None = None,
+        python: str = sys.executable,
     ) -> None:
-        command = [python, "-m", "tailrace.cli.main", "run", str(file), *options]
+        words = [python, "-m", "tailrace.cli.main", command, str(file), *options]
         self.process = subprocess.Popen(
-            command,
+            words,
+            cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, **(environment or {})},

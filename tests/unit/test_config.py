@@ -187,7 +187,7 @@ WRONG: list[tuple[str, str, str, str, str | None]] = [
         "state:",
         "zebra:",
         "zebra: unknown key",
-        "known here: name, source, sinks, state, log, spark",
+        "known here: name, source, sinks, state, capture, log, spark",
     ),
     (
         "a missing key",

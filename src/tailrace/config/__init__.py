@@ -5,6 +5,7 @@ from tailrace.config.loading import from_urls, load
 from tailrace.config.patterns import TablePatterns
 from tailrace.config.pipeline import (
     Acknowledge,
+    Capture,
     Log,
     Misfits,
     OnError,
@@ -22,6 +23,7 @@ from tailrace.registry import scheme
 
 __all__ = [
     "Acknowledge",
+    "Capture",
     "Keep",
     "Log",
     "Misfits",

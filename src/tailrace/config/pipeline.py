@@ -33,6 +33,13 @@ class Acknowledge(StrEnum):
     LOG = "log"  # the change log on the state directory has it
 
 
+class Capture(StrEnum):
+    """Where the source's stream is read."""
+
+    HERE = "here"  # by a process that `tailrace run` starts
+    ELSEWHERE = "elsewhere"  # by `tailrace capture`, on a host of its own
+
+
 class OnError(StrEnum):
     """What becomes of a row that a sink's database refuses."""
 
@@ -165,6 +172,10 @@ class Pipeline(Section, frozen=True):
         dict[Annotated[str, Meta(pattern=NAME)], Sink], Meta(min_length=1, description="the sinks, each with a name")
     ]
     state: Annotated[str, Meta(min_length=1, description="folder of the change log; relative to this file")] = "./state"
+    capture: Annotated[
+        Capture,
+        Meta(description="`tailrace run` captures by itself (`here`), or `tailrace capture` does on a host of its own"),
+    ] = Capture.HERE
     log: Log = Log()
     spark: Spark = Spark()
 

@@ -38,7 +38,8 @@ from tailrace.pipeline.threads import said_by
 from tailrace.sinks.base import Atomic, Batch, Evolved, Evolves, Sink, SinkState, Snapshots
 from tailrace.sources.base import Source
 from tailrace.spark.jobs import is_stopped, stage_batch, stage_range
-from tailrace.state.layout import LOG, SPARK
+from tailrace.state import scratch
+from tailrace.state.layout import LOG
 from tailrace.state.storage import Storage
 from tailrace.tasks.stage import ApplyPlan, PartResult, TablePlan
 
@@ -201,7 +202,8 @@ class SinkFollower:
             raise self._lost(said_by(error)) from error
 
     def _query(self) -> StreamingQuery:
-        checkpoint = f"{self.pipeline.state}/{SPARK}/{self.name}/{uuid.uuid4().hex}"
+        checkpoint = scratch.folder(self.pipeline.state).absolute() / self.name / uuid.uuid4().hex
+        news = {} if self.storage.is_local else {"news": str(scratch.news(self.pipeline.state).path)}
         stream = (
             self.spark.readStream.format("tailrace")
             .option("path", self.pipeline.state)
@@ -209,11 +211,12 @@ class SinkFollower:
             .option("maxRowsPerTrigger", str(self.settings.max_rows))
             .option("maxBytesPerTrigger", str(self.settings.max_bytes))
             .option("numPartitions", str(self._parts))
+            .options(**news)
             .load()
         )
         return (
             stream.writeStream.queryName(f"tailrace {self.pipeline.name} {self.name}")
-            .option("checkpointLocation", checkpoint)
+            .option("checkpointLocation", checkpoint.as_uri())
             .foreachBatch(self._on_batch)
             .start()
         )

@@ -37,6 +37,11 @@ def check_without_sinks(pipeline: config.Pipeline) -> list[Finding]:
     ]
 
 
+def check_capture(pipeline: config.Pipeline) -> list[Finding]:
+    """What a capture alone needs."""
+    return [*source_findings(pipeline), *state_findings(pipeline.state, pipeline.log.max_bytes)]
+
+
 def raise_if_failing(findings: Iterable[Finding]) -> None:
     """Raise what the first failing finding stands for, its fix as the hint. Other people's findings are refusals."""
     for finding in findings:
@@ -100,9 +105,8 @@ def _space(standing: Path, used: int, max_bytes: int) -> Iterator[Finding]:
 def _remote_state(state: str) -> Finding:
     """An object store is asked whether it answers; whether it can be written shows when it is."""
     try:
-        storage = Storage(state)
-        storage.filesystem.get_file_info(storage.path)
-    except (OSError, pa.ArrowException) as error:
+        Storage(state).exists()
+    except (OSError, StateError, pa.ArrowException) as error:
         reason = str(error).partition("\n")[0]
         message = f"cannot reach the state directory {config.redact(state)}: {reason}"
         return fail(STATE, message, "correct `state`, or the credentials of the store", StateError)
