@@ -14,6 +14,7 @@ from tailrace.config.pipeline import (
     Snapshot,
     Source,
     Spark,
+    Transform,
     json_schema,
 )
 from tailrace.config.urls import redact, scheme, sqlite_path
@@ -31,6 +32,7 @@ __all__ = [
     "Source",
     "Spark",
     "TablePatterns",
+    "Transform",
     "from_urls",
     "json_schema",
     "load",

@@ -121,8 +121,10 @@ def _build(document: Any, folder: Path, environ: Mapping[str, str]) -> Pipeline:
             sinks[name] = msgspec.structs.replace(sinks[name], tables=by_table(sink.tables))
         with _at(f"sinks.{name}.columns"):
             sinks[name] = msgspec.structs.replace(sinks[name], columns=by_table(sink.columns))
+    with _at("transforms"):
+        transforms = by_table(pipeline.transforms)
     state = resolve_folder(pipeline.state, folder)
-    return msgspec.structs.replace(pipeline, source=source, sinks=sinks, state=state)
+    return msgspec.structs.replace(pipeline, source=source, sinks=sinks, transforms=transforms, state=state)
 
 
 def _check_keep(log: Log) -> None:
