@@ -28,8 +28,8 @@ ALTER TABLE keyless REPLICA IDENTITY FULL;
 CREATE TABLE plain (id integer PRIMARY KEY, label text);
 CREATE TABLE divided (id integer PRIMARY KEY, by integer);
 INSERT INTO orders SELECT i, CASE mod(i, 3) WHEN 0 THEN 'draft' ELSE 'open' END, i / 100.0, 'note ' || i,
-    'secret ' || i, repeat(md5(i::text), 200), timestamptz '2026-01-01' + i * interval '1 minute', '24:00:00', ARRAY[[i, i], [i, i]]
-    FROM generate_series(1, 3000) i;
+    'secret ' || i, repeat(md5(i::text), 70), timestamptz '2026-01-01' + i * interval '1 minute', '24:00:00',
+    ARRAY[[i, i], [i, i]] FROM generate_series(1, 600) i;
 INSERT INTO keyless SELECT mod(i, 7), 'label ' || mod(i, 5) FROM generate_series(1, 300) i;
 INSERT INTO plain SELECT i, 'label ' || i FROM generate_series(1, 100) i;
 INSERT INTO divided SELECT i, i FROM generate_series(1, 10) i;

@@ -55,6 +55,10 @@ class TransformingSink(DatabaseSink):
     def __reduce__(self) -> tuple[Any, ...]:
         return _itself, (self._sink,)
 
+    def held(self, schema: TableSchema) -> TableSchema:
+        """What the sink has of this version of a table."""
+        return self._expressions.held(schema)
+
     # --- what crosses over
 
     def _held(self, status: TableStatus) -> TableStatus:

@@ -15,6 +15,15 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+from pyspark.errors import (
+    ArithmeticException,
+    ArrayIndexOutOfBoundsException,
+    DateTimeException,
+    IllegalArgumentException,
+    NumberFormatException,
+    SparkRuntimeException,
+    UnsupportedOperationException,
+)
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -54,6 +63,17 @@ _OUTCOME = "outcome"
 _FAILED = re.compile(
     r"Spark(?:Arithmetic|ArrayIndexOutOfBounds|DateTime|IllegalArgument|NumberFormat|Runtime|UnsupportedOperation)"
     r"Exception: \[([A-Z][A-Z0-9_.]+)\]"
+)
+
+
+_OF_EXPRESSIONS = (
+    ArithmeticException,
+    ArrayIndexOutOfBoundsException,
+    DateTimeException,
+    IllegalArgumentException,
+    NumberFormatException,
+    SparkRuntimeException,
+    UnsupportedOperationException,
 )
 
 
@@ -237,10 +257,18 @@ def _through_catalyst(
     try:
         rows = left.collect()
     except Exception as error:  # of py4j or of pyspark
-        if found := _FAILED.search(str(error)):
-            raise ExpressionFailed(found[1]) from None
+        if (condition := _failure(error)) is not None:
+            raise ExpressionFailed(condition) from None
         raise
     return unwrap(pickle.loads(row[0]) for row in rows)
+
+
+def _failure(error: Exception) -> str | None:
+    """Spark's name for why an expression failed, if that is what happened: an error of the engine's is none."""
+    if isinstance(error, _OF_EXPRESSIONS):
+        return error.getCondition() or type(error).__name__
+    found = _FAILED.search(str(error))
+    return None if found is None else found[1]
 
 
 def _number(batches: Iterator[pa.RecordBatch]) -> tuple[int, Iterator[pa.RecordBatch]]:
