@@ -27,7 +27,7 @@ from tailrace.spark.frames import shaped_rows, stage_range_shaped
 from tailrace.state.storage import Storage
 from tailrace.tasks.stage import ApplyPlan, PartResult, TablePlan
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 TEXT = ColumnType(Kind.TEXT, "text")
 COLUMNS = (
@@ -97,6 +97,7 @@ def test_catalyst_says_what_is_read_and_what_comes_of_it(spark):
         ("current_date()", "depends on the moment"),
         ("sum(total)", "one row"),
         ("explode(tags)", "one row"),
+        ("hash(*)", "name each"),
         ("row_number() over (order by id)", "one row"),
         ("(select max(1))", "one row"),
         ("map(name, total)", "which no column can be"),

@@ -25,6 +25,8 @@ WHERE = "where"
 _OF_THE_MOMENT = ("Current", "CurDate", "Now", "LocalTime", "InputFile")
 """How the classes begin of expressions that are the same within a query, and others in the next one."""
 
+_STARS = ("UnresolvedStar", "UnresolvedRegex")
+
 _MADE: dict[type[spark_types.DataType], ColumnType] = {
     spark_types.BooleanType: ColumnType(Kind.BOOLEAN, "boolean"),
     spark_types.ByteType: ColumnType(Kind.INT16, "smallint"),
@@ -98,6 +100,7 @@ def analysed(spark: SparkSession, schema: TableSchema, transform: config.Transfo
         names |= reads
     if WHERE in types and not isinstance(types[WHERE], spark_types.BooleanType):
         raise refusal(schema.table, WHERE, f"is {types[WHERE].simpleString()}, and not true or false")
+    names = names or {*schema.key, frame.columns[0]}  # Arrow and Spark do not agree about structs of nothing
     columns = tuple(column for column in schema.columns if column.name in names)
     form = to_arrow_schema(spark_types.StructType([frame.schema[c.name] for c in columns]), timezone="UTC")
     computed = [Column(name, _made(schema.table, name, types[f"columns.{name}"])) for name in transform.columns]
@@ -122,6 +125,9 @@ def _spark_type(type_: pa.DataType) -> spark_types.DataType:
 def _analysed(frame: DataFrame, table: str, place: str, text: str) -> tuple[spark_types.DataType, set[str]]:
     """The type of one expression, and the columns that it reads."""
     try:
+        parsed = frame.sparkSession._jsparkSession.sessionState().sqlParser().parseExpression(text)
+        if any(name.startswith(_STARS) for name in _classes(parsed)):
+            raise refusal(table, place, "names its columns by a pattern: name each")  # and ours would be among them
         made = frame.select(F.expr(text).alias("made"))
         plan = made._jdf.queryExecution().analyzed()
     except (AnalysisException, ParseException) as error:
