@@ -12,8 +12,9 @@ from typing import Any
 
 import psycopg
 import pytest
+import yaml
 
-from support.pipelines import LONGEST_SECONDS, RunningPipeline, states, write_pipeline
+from support.pipelines import LONGEST_SECONDS, RunningPipeline, run_until_current, states, tailrace, write_pipeline
 from tailrace.testing import PostgresServer
 from tailrace.testing.postgres import execute
 
@@ -169,7 +170,8 @@ def test_rows_are_what_the_expressions_say_through_snapshot_changes_kills_and_tr
         wait_until_same(pipeline, case)
         execute(case.source, "INSERT INTO divided VALUES (99, 0)", "INSERT INTO plain VALUES (2001, 'not held up')")
         wait_until_same(pipeline, case)
-        pipeline.wait_for(lambda: _failures(pipeline) == {"replica", "copy"}, "the table to be set aside")
+        failed = ("the table to be set aside", LONGEST_SECONDS)
+        pipeline.wait_for(lambda: _failures(pipeline) == {"replica", "copy"}, *failed)
         pipeline.stop()
     state, reason = states(case.file)["copy", "public.divided"]
     assert state == "failed"
@@ -177,9 +179,60 @@ def test_rows_are_what_the_expressions_say_through_snapshot_changes_kills_and_tr
     assert "DIVIDE_BY_ZERO" in reason
 
 
-def _failures(pipeline: RunningPipeline) -> set[str]:
-    return {
-        each["sink"]
-        for each in pipeline.said("table")
-        if each["table"] == "public.divided" and each["state"] == "failed"
-    }
+def _failures(pipeline: RunningPipeline, table: str = "public.divided") -> set[str]:
+    said = pipeline.said("table")
+    return {each["sink"] for each in said if each["table"] == table and each["state"] == "failed"}
+
+
+def test_a_column_that_comes_is_taken_in_place_and_one_that_an_expression_lacks_sets_its_table_aside(
+    case: Case,
+) -> None:
+    with RunningPipeline(case.file) as pipeline:
+        wait_until_same(pipeline, case)
+        execute(case.source, "ALTER TABLE orders ADD COLUMN extra integer DEFAULT 7")
+        execute(case.source, "UPDATE orders SET extra = 8, note = 'changed' WHERE id = 1")
+        wanted = case.expected("SELECT id, extra FROM orders WHERE status <> 'draft' ORDER BY id")
+
+        def has_extra() -> bool:
+            with suppress(psycopg.errors.UndefinedColumn):
+                return case.in_postgres("id, extra", "orders", "id") == wanted
+            return False
+
+        pipeline.wait_for(has_extra, "the column that came", LONGEST_SECONDS)
+        wait_until_same(pipeline, case)
+        assert pipeline.copies("public.orders", "copy") == 1
+        execute(case.source, "ALTER TABLE orders RENAME note TO remark", "UPDATE orders SET total = 1 WHERE id = 1")
+        failed = ("the table to be set aside", LONGEST_SECONDS)
+        pipeline.wait_for(lambda: _failures(pipeline, "public.orders") == {"replica", "copy"}, *failed)
+        pipeline.stop()
+    state, reason = states(case.file)["copy", "public.orders"]
+    assert state == "failed"
+    assert "transforms.public.orders.columns.note" in reason
+    assert "`note` cannot be resolved" in reason
+
+
+def test_verify_check_and_a_changed_transform(case: Case) -> None:
+    execute(case.source, "DROP TABLE divided")
+    run_until_current(_with_transforms(case, orders=TRANSFORMS["public.orders"]))
+    said = tailrace("verify", case.file)
+    assert said.returncode == 0, said
+    execute(case.target, "UPDATE orders SET total_eur = total_eur + 1 WHERE id = 100")
+    said = tailrace("verify", case.file)
+    assert said.returncode == 1
+    assert "100" in said.stdout
+    _with_transforms(case, orders={"where": "id <> 5", "columns": {"total_eur": "rand()"}})
+    said = tailrace("check", case.file)
+    assert said.returncode == 1
+    assert "transforms.public.orders.columns.total_eur" in " ".join(said.stdout.split())
+    second = run_until_current(_with_transforms(case, orders={"where": "id > 500", "columns": {"note": "lower(note)"}}))
+    assert second.copies("public.orders", "copy") == 1
+    wanted = case.expected("SELECT id, lower(note), secret FROM orders WHERE id > 500 ORDER BY id")
+    assert case.in_postgres("id, note, secret", "orders", "id") == wanted
+    assert case.in_sqlite("id, note, secret", "orders", "id") == wanted
+
+
+def _with_transforms(case: Case, orders: dict[str, Any]) -> Path:
+    document = yaml.safe_load(case.file.read_text())
+    document["transforms"] = {"public.orders": orders}
+    case.file.write_text(yaml.safe_dump(document))
+    return case.file

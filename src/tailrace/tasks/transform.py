@@ -22,7 +22,7 @@ from tailrace.columns.net import NetChanges, Partial, drained
 from tailrace.errors import about
 from tailrace.log.reader import LogReader, Slice
 from tailrace.model import shapes
-from tailrace.model.changes import refuse_extremes
+from tailrace.model.changes import Integers, refuse_extremes
 from tailrace.model.schema import TableSchema
 from tailrace.model.types import arrow_type
 from tailrace.sinks.base import RowSink, Snapshots
@@ -105,7 +105,7 @@ def _emitted(net: NetChanges, branch: int, shaping: Shaping, form: pa.Schema) ->
         begin = Begin(branch=branch, schema=schema, truncate=net.truncate, deletes=wire.to_bytes(deletes))
         yield wire.packed(begin, form)
     if not is_keyed:
-        copies = net.delete_counts.tolist()
+        copies = net.delete_counts
         yield from _rows(net.deletes, branch, shaping, schema, form, role=Role.DELETES, copies=copies)
     yield from _rows(net.upserts, branch, shaping, schema, form, role=Role.UPSERTS)
     for partial in net.partials:
@@ -122,7 +122,7 @@ def _rows(
     *,
     role: Role,
     unchanged: tuple[str, ...] = (),
-    copies: Sequence[int] = (),
+    copies: Integers | None = None,
 ) -> Iterator[pa.RecordBatch]:
     names = shaping.carried(schema)
     for first, few in wire.pieces(rows):
@@ -137,7 +137,7 @@ def _rows(
             role=role,
             carried=wire.to_bytes(few.select(names)),
             unchanged=unchanged,
-            copies=tuple(copies[first : first + few.num_rows]),
+            copies=b"" if copies is None else copies[first : first + few.num_rows].tobytes(),
         )
         yield wire.packed(piece, form, branch, reads)
 
@@ -181,7 +181,7 @@ def _net(shaping: Shaping, piece: Piece, received: list[pa.RecordBatch]) -> NetC
     passing, others = rows.filter(passes), rows.filter(_not(passes))
     nothing = rows.slice(0, 0)
     if piece.role is Role.DELETES:
-        copies = np.array(piece.copies, np.int64)[passes.to_numpy(zero_copy_only=False)]
+        copies = np.frombuffer(piece.copies, np.int64)[passes.to_numpy(zero_copy_only=False)]
         return NetChanges(schema, False, passing, nothing, (), copies)
     if not schema.key:
         return NetChanges(schema, False, nothing, passing)

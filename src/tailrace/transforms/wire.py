@@ -73,14 +73,14 @@ class Begin(Message, frozen=True, kw_only=True):
 
 
 class Piece(Message, frozen=True, kw_only=True):
-    """Some rows; `carried` are the columns that pass as they are. Each of DELETES stands for so many `copies`."""
+    """Some rows; `carried` are the columns that pass as they are. Each of DELETES stands for `copies` (int64)."""
 
     branch: int
     schema: TableSchema
     role: Role
     carried: bytes
     unchanged: tuple[str, ...] = ()
-    copies: tuple[int, ...] = ()
+    copies: bytes = b""
 
 
 class End(Message, frozen=True, kw_only=True):
