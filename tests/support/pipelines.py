@@ -65,10 +65,19 @@ class RunningPipeline:
     It has a process group of its own, as a job of a shell has: Ctrl-C reaches all of it.
     """
 
-    def __init__(self, file: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
-        command = [sys.executable, "-m", "tailrace.cli.main", "run", str(file), *options]
+    def __init__(
+        self,
+        file: Path,
+        *options: str,
+        environment: Mapping[str, str] | None = None,
+        command: str = "run",
+        folder: Path | None = None,
+        python: str = sys.executable,
+    ) -> None:
+        words = [python, "-m", "tailrace.cli.main", command, str(file), *options]
         self.process = subprocess.Popen(
-            command,
+            words,
+            cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, **(environment or {})},

@@ -53,11 +53,20 @@ def run(args: argparse.Namespace) -> int:
         _print_quarantine(wanted, name)
     if named := readers.read(wanted):
         out.print(reader_tables.table(named))
-    if trouble := status.capture_trouble(wanted.state):
-        print(trouble)
+    _print_capture(wanted)
     for words in {line.source_error for line in lines if line.source_error}:
         print(f"how far the source is, is not known: {words}")
     return 1 if errors else 0
+
+
+def _print_capture(wanted: Pipeline) -> None:
+    from tailrace.config import Capture
+    from tailrace.pipeline import status
+
+    if wanted.capture is Capture.ELSEWHERE:
+        print("the changes are captured elsewhere, by `tailrace capture`")
+    if trouble := status.capture_trouble(wanted.state):
+        print(trouble)
 
 
 def _print_quarantine(wanted: Pipeline, sink: str) -> None:

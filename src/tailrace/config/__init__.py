@@ -5,6 +5,7 @@ from tailrace.config.loading import from_urls, load
 from tailrace.config.patterns import TablePatterns
 from tailrace.config.pipeline import (
     Acknowledge,
+    Capture,
     Log,
     Misfits,
     OnError,
@@ -14,6 +15,7 @@ from tailrace.config.pipeline import (
     Snapshot,
     Source,
     Spark,
+    Transform,
 )
 from tailrace.config.schema import json_schema
 from tailrace.config.sections import Settings
@@ -22,6 +24,7 @@ from tailrace.registry import scheme
 
 __all__ = [
     "Acknowledge",
+    "Capture",
     "Keep",
     "Log",
     "Misfits",
@@ -34,6 +37,7 @@ __all__ = [
     "Source",
     "Spark",
     "TablePatterns",
+    "Transform",
     "from_urls",
     "json_schema",
     "load",

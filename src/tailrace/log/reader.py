@@ -1,12 +1,16 @@
 """Reading the change log: what there is, cut into slices for tasks.
 
+On a store that can refuse a write, what there is goes up to the end that the writer has published under its lease. A
+writer that lost it may still leave a segment behind; nobody reads that one, because it lies past the published end, or
+another epoch wrote the same offsets.
+
 A slice is a range of offsets inside one segment. Readers see committed transactions only: what lies past the last
 transaction end is not there for them yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 import pyarrow as pa
@@ -16,6 +20,9 @@ from tailrace.log import segment
 from tailrace.log.segment import Header, SegmentName
 from tailrace.model.frames import Definition, Frames
 from tailrace.model.watermark import SourceIdentity, Watermark
+from tailrace.state import lease
+from tailrace.state.layout import WRITER_LOCK
+from tailrace.state.objects import Version
 from tailrace.state.storage import Storage
 
 IDENTITY = "log.json"
@@ -54,18 +61,46 @@ def read_identity(storage: Storage) -> LogIdentity | None:
 
 def read_tables(storage: Storage) -> dict[str, Definition]:
     """The newest definition of every table that ever had a change, also if retention took its changes away."""
+    return read_tables_version(storage)[0]
+
+
+def read_tables_version(storage: Storage) -> tuple[dict[str, Definition], Version | None]:
     try:
-        return storage.decode(TABLES, dict[str, Definition])
+        data, version = storage.read_version(TABLES)
+        return msgspec.json.decode(data, type=dict[str, Definition]), version
     except FileNotFoundError:
-        return {}
+        return {}, None
     except msgspec.MsgspecError as error:
         raise LogCorrupt(f"the file {TABLES} of the change log in {storage.path} is damaged") from error
 
 
 def segment_names(storage: Storage) -> dict[SegmentName, int]:
     """The log's segments and their sizes in bytes."""
+    end = published_end(storage)  # before the segments are listed: all up to there are among them
     parsed = ((SegmentName.parse(name), size) for name, size in storage.sizes(segment.SUFFIX).items())
-    return {name: size for name, size in parsed if name is not None}
+    sizes = {name: size for name, size in parsed if name is not None}
+    return {name: sizes[name] for name in valid(sizes, end)}
+
+
+def published_end(storage: Storage) -> int | None:
+    """Up to where the log goes, whatever else lies in its folder; None where that is all of it."""
+    note = lease.read(storage, WRITER_LOCK) if storage.is_conditional else None
+    return None if note is None else note.end
+
+
+def valid(names: Iterable[SegmentName], end: int | None) -> list[SegmentName]:
+    """Those that the log consists of if it goes up to `end`: each offset has its last writer's word."""
+    if end is None:
+        return sorted(names)
+    found = sorted(name for name in names if name.first <= end)
+    if len({name.epoch for name in found}) < 2:
+        return found
+    return [name for name in found if not any(_replaces(other, name) for other in found)]
+
+
+def _replaces(other: SegmentName, name: SegmentName) -> bool:
+    """A later writer wrote what `name` begins with. Nobody goes back before what was published."""
+    return other.epoch > name.epoch and other.first <= name.first <= other.last
 
 
 class LogReader:
@@ -82,7 +117,8 @@ class LogReader:
 
     def end(self) -> int:
         """The offset of the last transaction end; 0 for an empty log."""
-        return _end(self.names())
+        published = published_end(self.storage)
+        return _end(self.names()) if published is None else published
 
     def begin(self) -> int:
         """The offset before the oldest one that is still kept."""

@@ -46,7 +46,7 @@ class Retention:
         return slowest if slowest is not None and self._places[slowest] < self._sinks else None
 
     def apply(self) -> None:
-        """Delete what may go. Cheap when that is nothing: readers are looked at once a second then."""
+        """Delete what may go. Cheap when that is nothing: readers are looked at now and then."""
         is_due = time.monotonic() >= self._due_at
         if not is_due and not self._may_go():
             return
@@ -55,7 +55,7 @@ class Retention:
             self._log.forget(may_go)
         if is_due:
             self._merge()
-            self._due_at = time.monotonic() + LOOK_SECONDS
+            self._due_at = time.monotonic() + max(LOOK_SECONDS, self._log.storage.idle_seconds)
 
     @property
     def crowd(self) -> int:

@@ -37,6 +37,7 @@ from tailrace.log import blocks
 from tailrace.log.blocks import Damaged, Part, Readable, whole
 from tailrace.model.frames import PADDING, Definition, Frames
 from tailrace.model.watermark import SourceIdentity
+from tailrace.state.objects import PIECE_BYTES
 from tailrace.state.storage import Storage
 
 MAGIC = b"TAILRACE"
@@ -44,21 +45,27 @@ VERSION = 2
 _OLDEST = 1
 SUFFIX = ".segment"
 _PREFIX = struct.Struct("<8sIII")
-_NAME = re.compile(r"(\d{20})-(\d{20})-(\d{20})\.segment")
+_NAME = re.compile(r"(\d{20})-(\d{20})-(\d{20})(?:-(\d{10}))?\.segment")
+HEADER_BYTES = 64 << 10
+"""What is asked of a store to find a header in: most are much smaller."""
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 class SegmentName(msgspec.Struct, frozen=True, order=True):
-    """`committed` is the offset of the last transaction end in it, or first - 1 if it holds none."""
+    """`committed` is the offset of the last transaction end in it, or first - 1 if it holds none.
+
+    `epoch` tells its writer from those before and after, where a writer may outlive its lock; 0 elsewhere.
+    """
 
     first: int
     committed: int
     last: int
+    epoch: int = 0
 
     @classmethod
     def parse(cls, name: str) -> SegmentName | None:
         match = _NAME.fullmatch(name)
-        return cls(*map(int, match.groups())) if match else None
+        return cls(*map(int, match.groups("0"))) if match else None
 
     @property
     def holds_end(self) -> bool:
@@ -66,7 +73,8 @@ class SegmentName(msgspec.Struct, frozen=True, order=True):
         return self.committed >= self.first
 
     def __str__(self) -> str:
-        return f"{self.first:020d}-{self.committed:020d}-{self.last:020d}{SUFFIX}"
+        epoch = f"-{self.epoch:010d}" if self.epoch else ""
+        return f"{self.first:020d}-{self.committed:020d}-{self.last:020d}{epoch}{SUFFIX}"
 
 
 class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -90,7 +98,12 @@ class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def encode(
-    frames: Frames, log_id: str, position: str, begins_at: str = "", source: SourceIdentity | None = None
+    frames: Frames,
+    log_id: str,
+    position: str,
+    begins_at: str = "",
+    source: SourceIdentity | None = None,
+    epoch: int = 0,
 ) -> tuple[SegmentName, Iterator[Part]]:
     """The file that holds `frames`, in parts. `position` is the source's place at its last transaction end."""
     transactions = _ipc(frames.transactions)
@@ -122,11 +135,11 @@ def encode(
     messages = frames.buffer[: int(frames.bounds[-1])]
     widths = [] if frames.widths is None else blocks.written(frames.widths.astype("<u4").view(np.uint8))
     parts = itertools.chain([prefix, header, transactions], blocks.written(lengths), blocks.written(messages), widths)
-    return SegmentName(frames.first, committed, frames.last), parts
+    return SegmentName(frames.first, committed, frames.last, epoch), parts
 
 
 def read_header(storage: Storage, name: SegmentName) -> Header:
-    with _opened(storage, name) as file:
+    with _opened(storage, name, HEADER_BYTES) as file:
         return _read_header(file, name)[1]
 
 
@@ -181,9 +194,9 @@ def _read_stream(file: Readable, header: Header) -> tuple[np.ndarray, np.ndarray
 
 
 @contextmanager
-def _opened(storage: Storage, name: SegmentName) -> Iterator[Readable]:
+def _opened(storage: Storage, name: SegmentName, first_bytes: int = PIECE_BYTES) -> Iterator[Readable]:
     try:
-        with storage.open(str(name)) as file:
+        with storage.open(str(name), first_bytes) as file:
             yield file
     except FileNotFoundError as error:
         raise OffsetGone(f"the change log in {storage.path} no longer holds the segment {name}") from error

@@ -2,6 +2,9 @@
 
 Guarantee: when `append` returns, the frames are durable and visible whole; when it does not, nothing of them is.
 Offsets are dense. What a crash left behind of an unfinished transaction is void: the source sends it again.
+
+On a store that can refuse a write, a segment is there once its end is published under the writer's lease, which nobody
+can do who has lost it: of two writers, however late one of them wakes, one has written each offset.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from tailrace import failpoints
 from tailrace.errors import StateError
 from tailrace.log import segment
 from tailrace.log.merging import merged
-from tailrace.log.reader import IDENTITY, TABLES, LogIdentity, read_identity, read_tables
+from tailrace.log.reader import IDENTITY, TABLES, LogIdentity, read_identity, read_tables_version, valid
 from tailrace.log.segment import Header, SegmentName
 from tailrace.model.frames import Definition, Frames
 from tailrace.model.schema import TableSchema
@@ -38,7 +41,8 @@ class LogWriter:
         self.storage = storage
         self.identity = identity
         self._lock = lock
-        self.segments = _drop_unfinished(storage)
+        self._epoch = lock.epoch if lock is not None else 0
+        self.segments = _drop_unfinished(storage, lock.end if lock is not None else None)
         self.size = sum(facts.size for facts in self.segments.values())
         names = list(self.segments)
         newest = segment.read_header(storage, names[-1]) if names else None
@@ -47,7 +51,8 @@ class LogWriter:
         self.position = identity.start_position if newest is None else newest.position
         self.source = identity.source if newest is None else newest.source  # whom the next segment is read from
         self._next = self.end + 1
-        self._tables = read_tables(storage)
+        self._tables, self._tables_version = read_tables_version(storage)
+        self._publish_end()
 
     @classmethod
     def open(cls, storage: Storage) -> LogWriter | None:
@@ -64,7 +69,8 @@ class LogWriter:
         if read_identity(storage):
             raise StateError(f"there is a change log in {storage.path} already")
         identity = LogIdentity(id=uuid.uuid4().hex[:16], source=source, start_position=start_position)
-        storage.publish(IDENTITY, msgspec.json.encode(identity))
+        if storage.swap(IDENTITY, msgspec.json.encode(identity), None) is None:
+            raise taken_over(storage)
         return cls(storage, identity, lock)
 
     @property
@@ -87,17 +93,18 @@ class LogWriter:
         if frames.first == self.end + 1 < self._next:
             self._drop_unfinished(frames.first)
         assert frames.first == self._next
-        name, parts = segment.encode(frames, self.identity.id, position, self.position, self.source)
+        name, parts = segment.encode(frames, self.identity.id, position, self.position, self.source, self._epoch)
         self._check_lock()
         self._note_tables(frames.definitions)
         size = self.storage.publish_segment(str(name), parts)
-        failpoints.reached("log-segment-published")
         self.segments[name] = SegmentFacts(size, time.time())
         self.size += size
         self._next = frames.last + 1
         self.position = position
         if name.holds_end:
             self.place, self.end = name, name.committed
+            self._publish_end()
+        failpoints.reached("log-segment-published")
 
     def definitions(self) -> dict[int, TableSchema]:
         """The newest version of each relation that was ever described here."""
@@ -105,8 +112,8 @@ class LogWriter:
 
     def _drop_unfinished(self, first: int) -> None:
         """Give up what is there of an unfinished transaction, which begins at offset `first`."""
-        self._check_lock()
-        self.segments = _drop_unfinished(self.storage)
+        self._make_sure()
+        self.segments = _drop_unfinished(self.storage, self.end if self.storage.is_conditional else None)
         self.size = sum(facts.size for facts in self.segments.values())
         self._next = first
 
@@ -129,8 +136,8 @@ class LogWriter:
             return False
         (first, _), (last, _) = found[0], found[-1]
         frames = merged([frames for _, frames in found])
-        name, data = segment.encode(frames, self.identity.id, last.position, first.begins_at, last.source)
-        self._check_lock()
+        name, data = segment.encode(frames, self.identity.id, last.position, first.begins_at, last.source, self._epoch)
+        self._make_sure()
         size = self.storage.publish_segment(str(name), data)
         failpoints.reached("log-segments-merged")
         parts = names[: len(found)]
@@ -157,7 +164,15 @@ class LogWriter:
         news = {each.schema.table: each for each in definitions if self._is_news(each)}
         if news:
             self._tables |= news
-            self.storage.publish(TABLES, msgspec.json.encode(self._tables))
+            self._write_tables(msgspec.json.encode(self._tables))
+
+    def _write_tables(self, data: bytes) -> None:
+        if not self.storage.is_conditional:
+            self.storage.publish(TABLES, data)
+            return
+        self._tables_version = self.storage.swap(TABLES, data, self._tables_version)
+        if self._tables_version is None:
+            raise taken_over(self.storage)
 
     def _is_news(self, definition: Definition) -> bool:
         """A source repeats itself after a restart: that is no news, unless the table had another name meanwhile."""
@@ -166,8 +181,20 @@ class LogWriter:
             return True
         return any(known.since < each.since for each in self._tables.values() if each.relation == known.relation)
 
+    def _publish_end(self) -> None:
+        if self._lock is not None and self._lock.end != self.end:
+            self._lock.publish(self.end)
+
     def _check_lock(self) -> None:
-        """Fencing: a writer that was stopped for long, and wakes after another took over, writes nothing."""
+        """Fencing: a writer that was stopped for long, and wakes after another took over, writes nothing.
+
+        Where the end is published under the lock, that is the check; and what all have may be deleted by anybody.
+        """
+        if not self.storage.is_conditional:
+            self._make_sure()
+
+    def _make_sure(self) -> None:
+        """Before anything is deleted that another writer may count on."""
         if self._lock is not None:
             self._lock.check()
 
@@ -181,13 +208,21 @@ class LogWriter:
             self._lock.close()
 
 
-def _drop_unfinished(storage: Storage) -> dict[SegmentName, SegmentFacts]:
-    """Delete the segments that hold nothing but the beginning of an unfinished transaction. Returns the others."""
+def taken_over(storage: Storage) -> StateError:
+    return StateError(f"another tailrace process took over the state directory {storage.path}")
+
+
+def _drop_unfinished(storage: Storage, published: int | None) -> dict[SegmentName, SegmentFacts]:
+    """Delete the segments that hold nothing but the beginning of an unfinished transaction. Returns the others.
+
+    Also those that were never published.
+    """
     files = storage.files(segment.SUFFIX)
     named = {SegmentName.parse(name): SegmentFacts(*facts) for name, facts in files.items()}
     found = {name: facts for name, facts in named.items() if name is not None}
-    end = max((name.committed for name in found if name.holds_end), default=0)
-    for name in [name for name in found if name.first > end]:
+    counting = set(valid(found, published))
+    end = max((name.committed for name in counting if name.holds_end), default=0)
+    for name in [name for name in found if name.first > end or name not in counting]:
         storage.delete(str(name))
         del found[name]
     for name in _covered(sorted(found)):

@@ -28,6 +28,7 @@ LOCK_SECONDS = 15.0
 POLL_SECONDS = 0.05
 REPORT_SECONDS = 0.2
 ALIVE_SECONDS = 2.0  # then it says so, though there is nothing new
+STORE_SECONDS = 1.0  # between segments on a store: a request costs money, and an object is replaced once a second
 CROWDED = 200  # segments; beyond, each one more makes the next a millisecond later
 
 
@@ -121,6 +122,7 @@ class Pump:
         self.acknowledges_log = pipeline.source.acknowledge is config.Acknowledge.LOG
         self.control = control
         self.changes = 0
+        self._flush_seconds = max(pipeline.log.flush_interval_ms / 1000, 0 if log.storage.is_local else STORE_SECONDS)
         self._flushed_at = self._free_at = time.monotonic()
         self._reported_at = 0.0
         self._reported: Progress | None = None
@@ -146,11 +148,13 @@ class Pump:
         age = time.monotonic() - self._flushed_at
         crowd = max(self.retention.crowd - CROWDED, 0) / 1000
         is_large = self.capture.pending_bytes >= self.settings.segment_bytes
-        if not is_large and age < self.settings.flush_interval_ms / 1000 + crowd:
+        if not is_large and age < self._flush_seconds + crowd:
             return
-        self._flushed_at = time.monotonic()
-        while self._flush() and self.capture.pending_bytes:
-            pass
+        has_flushed = self._flush()
+        if has_flushed or self.log.storage.is_local:  # a store: at once after a pause, and then once a second
+            self._flushed_at = time.monotonic()
+        while has_flushed and self.capture.pending_bytes:
+            has_flushed = self._flush()
 
     def _flush(self) -> bool:
         """Append one segment; false if nothing was pending."""

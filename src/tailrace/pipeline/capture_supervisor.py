@@ -15,6 +15,7 @@ from tailrace.errors import SourceUnavailable, TailraceError
 from tailrace.pipeline.backoff import Backoff
 from tailrace.pipeline.capture_process import Acknowledge, Failed, Order, Progress, Remark, Word
 from tailrace.pipeline.threads import WatchedThread
+from tailrace.state import scratch
 from tailrace.state.capture_note import SILENT_SECONDS, CaptureState, Notice, full, silent
 
 STOP_SECONDS = 10.0
@@ -35,6 +36,7 @@ class CaptureSupervisor:
         self.progress: Progress | None = None
         self._error: TailraceError | None = None
         self._notice = Notice(order.pipeline.state)
+        self._news = scratch.news(order.pipeline.state)
         self._told_full_at = float("-inf")
         self._heard_at = time.time()
         self._thread = WatchedThread(self._run, "capture")
@@ -73,6 +75,10 @@ class CaptureSupervisor:
         """Why nothing is captured at this moment; empty if all is well."""
         is_silent = time.time() - self._heard_at > SILENT_SECONDS
         return self._notice.now.sentence or (silent(self._heard_at) if is_silent else "")
+
+    def note(self, state: CaptureState, message: str = "") -> None:
+        """What others are to see of it from now on."""
+        self._notice.write(state, message)
 
     @property
     def pid(self) -> int | None:
@@ -129,6 +135,8 @@ class CaptureSupervisor:
             elif isinstance(word, Remark):
                 self._say(events.CaptureRemark(message=word.message))
             else:
+                if self.progress is None or word.end != self.progress.end:
+                    self._news.write(word.end)
                 self.progress = word
                 self._note(word)
                 self._tell_if_full(word)

@@ -13,6 +13,7 @@ from tailrace.log.reader import LogReader
 from tailrace.model.lifecycle import CATCHING_UP, COPYING
 from tailrace.model.watermark import SourceIdentity, Watermark
 from tailrace.pipeline.anchoring import begins_at, is_in
+from tailrace.pipeline.beginning import Beginning
 from tailrace.sinks.base import Sink
 from tailrace.sources.base import Source
 from tailrace.state.layout import LOG
@@ -43,6 +44,12 @@ class Continuity:
         slot = self.identity.slot if self.identity is not None else ""
         return f"replication slot {slot}" if slot else "the stream"
 
+    def say_waiting(self, whom: list[str], beginning: Beginning) -> None:
+        """The source waits for somebody before it can make its stream."""
+        beginning.leave_if_stopping()
+        if whom:
+            beginning.say_waiting(f"{self.stream} can not be made before others end: {', '.join(whom)}")
+
     def identify(self, sinks: Iterable[Sink], meanwhile: Callable[[], None]) -> SourceIdentity:
         """Whom the source is, if the log and the sinks were read from it; before anything is made there."""
         log, sinks = self._log.place(), list(sinks)
@@ -64,6 +71,13 @@ class Continuity:
         for sink in sinks:
             self._check_places(sink)
         return confirmed if identity is None else identity.start_position
+
+    def check_log(self, sinks: Iterable[Sink]) -> str:
+        """As `check`, where somebody else captures and has a log already, whose stream is theirs to check."""
+        identity = self._log.identity()
+        for sink in sinks:
+            self._check_places(sink)
+        return "" if identity is None else identity.start_position
 
     def check_late(self, sink: Sink) -> None:
         """As `identify` and `check`, for a sink that comes when the others follow the log already."""

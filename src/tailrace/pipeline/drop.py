@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from tailrace import config, registry
-from tailrace.state.layout import RUN_LOCK
+from tailrace.state.layout import CAPTURE_LOCK, RUN_LOCK
 from tailrace.state.storage import Storage
 
 
 def drop(pipeline: config.Pipeline) -> list[str]:
     """Remove slot, publication, the sinks' notes and the state directory; says what was removed."""
     storage = Storage(pipeline.state)
-    lock = storage.lock(RUN_LOCK) if storage.exists() else None
-    try:
+    with ExitStack() as held:
+        for name in (RUN_LOCK, CAPTURE_LOCK) if storage.exists() else ():
+            if (lock := storage.lock(name)) is not None:
+                held.callback(lock.close)
         source = registry.make_source(pipeline)
         dropped: list[str] = source.drop()
         for name in pipeline.sinks:
@@ -19,9 +23,6 @@ def drop(pipeline: config.Pipeline) -> list[str]:
             sink.forget()
             sink.close()
             dropped.append(f"what sink {name} remembered of the pipeline (its tables stay)")
-    finally:
-        if lock is not None:
-            lock.close()
     if storage.exists():
         storage.remove()
         dropped.append(f"state directory {config.redact(pipeline.state)}")

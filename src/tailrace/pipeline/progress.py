@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 from tailrace.events import Place, Progress, SinkProgress, Stopped
 from tailrace.model.lifecycle import ASIDE, TableState
-from tailrace.pipeline.capture_supervisor import CaptureSupervisor
+from tailrace.pipeline.capture_elsewhere import Capturing
 from tailrace.pipeline.follower import SinkFollower
 
 
-def progress_of(followers: Iterable[SinkFollower], capture: CaptureSupervisor) -> Progress | None:
+def progress_of(followers: Iterable[SinkFollower], capture: Capturing) -> Progress | None:
     """None before capture has said anything. Cheap: nothing is read."""
     if capture.progress is None:
         return None
@@ -18,7 +18,7 @@ def progress_of(followers: Iterable[SinkFollower], capture: CaptureSupervisor) -
     return Progress(changes=capture.progress.changes, sinks=sinks, capture=capture.trouble)
 
 
-def stopped_at(followers: Iterable[SinkFollower], capture: CaptureSupervisor | None) -> Stopped:
+def stopped_at(followers: Iterable[SinkFollower], capture: Capturing | None) -> Stopped:
     """Reads the log once more, so that it is true of the end."""
     places: dict[str, Place] = {}
     if capture is None:
@@ -31,7 +31,7 @@ def stopped_at(followers: Iterable[SinkFollower], capture: CaptureSupervisor | N
     return Stopped(sinks=places)
 
 
-def _sink(follower: SinkFollower, capture: CaptureSupervisor) -> SinkProgress:
+def _sink(follower: SinkFollower, capture: Capturing) -> SinkProgress:
     statuses = list(follower.tables.values())
     return SinkProgress(
         applied=follower.applied,
@@ -42,7 +42,7 @@ def _sink(follower: SinkFollower, capture: CaptureSupervisor) -> SinkProgress:
     )
 
 
-def _lag_seconds(follower: SinkFollower, capture: CaptureSupervisor) -> float | None:
+def _lag_seconds(follower: SinkFollower, capture: Capturing) -> float | None:
     """Of the sink's live tables; None where it is not known."""
     if capture.progress is None:
         return None

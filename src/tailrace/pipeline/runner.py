@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import shutil
 import signal
 import threading
 import time
@@ -11,24 +9,17 @@ import uuid
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from pyspark.sql import SparkSession
 
 from tailrace import config, events, registry
-from tailrace.errors import (
-    SinkRejected,
-    SinkUnavailable,
-    SourceError,
-    SourceRefused,
-    SourceUnavailable,
-    StateUnavailable,
-    TailraceError,
-)
+from tailrace.errors import SinkRejected, SinkUnavailable, SourceError, SourceRefused, TailraceError
 from tailrace.log.reader import LogReader
-from tailrace.pipeline import preflight
-from tailrace.pipeline.backoff import Backoff
+from tailrace.model.watermark import SourceIdentity
+from tailrace.pipeline import capture_elsewhere, preflight
+from tailrace.pipeline.beginning import LOOP_SECONDS, Beginning, Stopped
+from tailrace.pipeline.capture_elsewhere import CaptureElsewhere, Capturing
 from tailrace.pipeline.capture_process import Order
 from tailrace.pipeline.capture_supervisor import CaptureSupervisor
 from tailrace.pipeline.continuity import Continuity
@@ -37,13 +28,12 @@ from tailrace.pipeline.progress import progress_of, stopped_at
 from tailrace.pipeline.sink_run import STOP_SECONDS, SinkRun
 from tailrace.sinks.base import Sink
 from tailrace.spark.opening import OpeningSession
-from tailrace.state.layout import LOG, RUN_LOCK, SPARK
+from tailrace.state import scratch
+from tailrace.state.layout import LOG, RUN_LOCK
 from tailrace.state.storage import Storage
 from tailrace.views.view import View, open_view
 
-LOOP_SECONDS = 0.05
-CONNECT_SECONDS = 15.0
-WAITING_SECONDS = 5.0
+T = TypeVar("T")
 
 
 def run(pipeline: config.Pipeline, *, until_current: bool = False, view: View | None = None) -> int:
@@ -65,12 +55,12 @@ class Runner:
         self._continuity = Continuity(pipeline, self.source)
         self._run = uuid.uuid4().hex
         self._stopping = threading.Event()
-        self._capture: CaptureSupervisor | None = None
+        self._beginning = Beginning(view.say, self._stopping)
+        self._capture: Capturing | None = None
         self._engine: OpeningSession | None = None
         self._log_start = ""
         self._has_new_slot = False
         self._has_begun = False  # sinks follow the log
-        self._said_waiting_at = -math.inf
         self._target: str | None = None
         self._target_end: int | None = None
 
@@ -85,18 +75,18 @@ class Runner:
     def _run_to_the_end(self, *, until_current: bool) -> int:
         self.storage.create()
         lock = self.storage.lock(RUN_LOCK)
-        shutil.rmtree(Path(self.pipeline.state) / SPARK, ignore_errors=True)
+        scratch.begin(self.pipeline.state)
         try:
             self._engine = OpeningSession(self.pipeline, self._host)
             capture = self._start_capture(until_current=until_current)
-            self._leave_if_stopping()
-            spark = self._engine.wait(self._leave_if_stopping, self._say_starting)
+            self._beginning.leave_if_stopping()
+            spark = self._engine.wait(self._beginning.leave_if_stopping, self._beginning.say)
             self._start_sinks(spark, capture)
             self._loop(spark, capture)
             self.view.say(events.Stopping())
             self._refuse_failures()
             return 0
-        except _Stopped:
+        except Stopped:
             return 0
         finally:
             self._shut_down()
@@ -107,22 +97,48 @@ class Runner:
 
     # --- the start
 
-    def _start_capture(self, *, until_current: bool) -> CaptureSupervisor:
+    def _start_capture(self, *, until_current: bool) -> Capturing:
         """Everything that has to be sure before the first change is read."""
-        self._say_starting("checking the source")
-        self._patiently(lambda: preflight.raise_if_failing(preflight.check_without_sinks(self.pipeline)))
-        self._say_starting("checking the sinks")
+        begin = self._beginning
+        begin.say("checking the source")
+        begin.patiently(lambda: preflight.raise_if_failing(preflight.check_without_sinks(self.pipeline)))
+        begin.say("checking the sinks")
         self._check_sinks(must_answer=until_current)
-        self._say_starting("preparing the replication slot")
-        identity = self._patiently(lambda: self._continuity.identify(self._present, self._leave_if_stopping))
-        start = self._patiently(lambda: self.source.prepare(self._wait, self._expect_slot))
-        self._log_start = self._continuity.check(start, self._present)
+        identity = begin.patiently(lambda: self._continuity.identify(self._present, begin.leave_if_stopping))
+        if self.pipeline.capture is config.Capture.ELSEWHERE:
+            capture = self._find_capture()
+        else:
+            capture = self._begin_capture(identity)
         if until_current:
             self._target = self.source.current_position()
-        self._leave_if_stopping()
+        return capture
+
+    def _begin_capture(self, identity: SourceIdentity) -> Capturing:
+        begin, wait = self._beginning, partial(self._continuity.say_waiting, beginning=self._beginning)
+        begin.say("preparing the replication slot")
+        start = begin.patiently(lambda: self.source.prepare(wait, self._expect_slot))
+        self._log_start = self._continuity.check(start, self._present)
+        begin.leave_if_stopping()
         self._capture = CaptureSupervisor(Order(self.pipeline, start, identity), self.view.say)
         self._capture.start()
         return self._capture
+
+    def _find_capture(self) -> Capturing:
+        """That of somebody else; it makes the slot and the log."""
+        self.view.say(capture_elsewhere.remark())
+        capture = self._capture = CaptureElsewhere(self.pipeline)
+        capture.start()
+        log = LogReader(self.storage.folder(LOG))
+
+        def is_there() -> bool:
+            if capture.progress is not None and log.identity() is not None:
+                return True
+            self._beginning.say_waiting(capture.trouble or "the change log has not begun yet")
+            return False
+
+        self._wait_for(capture, is_there)
+        self._log_start = self._continuity.check_log(self._present)
+        return capture
 
     @property
     def _present(self) -> list[Sink]:
@@ -131,13 +147,6 @@ class Runner:
     @property
     def _followers(self) -> list[SinkFollower]:
         return [each.follower for each in self.sinks if each.follower is not None]
-
-    def _say_starting(self, doing: str) -> None:
-        self.view.say(events.Starting(doing=doing))
-
-    def _leave_if_stopping(self) -> None:
-        if self._stopping.is_set():
-            raise _Stopped("stopped before it began")
 
     def _expect_slot(self) -> None:
         self._has_new_slot = True
@@ -162,34 +171,11 @@ class Runner:
             except SourceError:
                 return
 
-    def _wait(self, whom: list[str]) -> None:
-        """The source waits for somebody: say so now and then, and stop at once when we are to."""
-        self._leave_if_stopping()
-        if whom and time.monotonic() - self._said_waiting_at >= WAITING_SECONDS:
-            self._said_waiting_at = time.monotonic()
-            message = f"{self._continuity.stream} can not be made before others end: {', '.join(whom)}"
-            self.view.say(events.Waiting(message=message))
-
-    def _patiently(self, work: Callable[[], Any]) -> Any:
-        """At the start, wait a little for a database that is coming up."""
-        deadline, backoff = time.monotonic() + CONNECT_SECONDS, Backoff()
-        while True:
-            self._leave_if_stopping()
-            try:
-                return work()
-            except (SourceUnavailable, SinkUnavailable, StateUnavailable) as error:
-                seconds = backoff.wait()
-                if time.monotonic() + seconds > deadline:
-                    raise
-                self.view.say(events.SourceRetry(message=str(error), retry_seconds=seconds))
-                if self._stopping.wait(seconds):
-                    raise _Stopped("stopped before it began") from error
-
     def _check_sinks(self, *, must_answer: bool) -> None:
         """A sink that does not answer is left for later, unless it is the only one, or has to be current at the end."""
         for each in self.sinks:
             try:
-                self._patiently(partial(self._check_sink, each))
+                self._beginning.patiently(partial(self._check_sink, each))
             except SinkUnavailable as error:
                 if must_answer or sum(other.is_absent for other in self.sinks) == len(self.sinks) - 1:
                     raise
@@ -198,13 +184,13 @@ class Runner:
     def _check_sink(self, each: SinkRun) -> None:
         preflight.raise_if_failing([preflight.sink_finding(self.pipeline, each.name)])
 
-    def _start_sinks(self, spark: SparkSession, capture: CaptureSupervisor) -> None:
-        self._say_starting("waiting for the change log")
+    def _start_sinks(self, spark: SparkSession, capture: Capturing) -> None:
+        self._beginning.say("waiting for the change log")
         log = LogReader(self.storage.folder(LOG))
-        log_id = self._wait_for(capture, lambda: log.identity() and log.identity().id)  # type: ignore[union-attr]
+        log_id = self._wait_for(capture, log.identity).id
         present = [each for each in self.sinks if not each.is_absent]
         for each in present:
-            self._wait_for(capture, partial(self._has_reached, capture, each.sink))
+            self._wait_for(capture, partial(self._has_reached, capture, each.sink), self.storage.idle_seconds / 10)
             self._join(spark, capture, each, log_id)
         self._has_begun = True
         for each in present:
@@ -212,22 +198,21 @@ class Runner:
         self._acknowledge(capture)  # a log that is full may hold nothing that is still needed
         self._say_running(self._followers)
 
-    def _has_reached(self, capture: CaptureSupervisor, sink: Sink) -> bool:
+    def _wait_for(self, capture: Capturing, find: Callable[[], T | None], every: float = 0.0) -> T:
+        def refuse_if_ended() -> None:
+            if capture.error is not None:
+                raise capture.error
+
+        return self._beginning.wait_for(find, refuse_if_ended, every)
+
+    def _has_reached(self, capture: Capturing, sink: Sink) -> bool:
         progress = capture.progress
         return self._continuity.has_reached(sink, None if progress is None else progress.received)
 
-    def _wait_for(self, capture: CaptureSupervisor, condition: Callable[[], Any]) -> Any:
-        while not (found := condition()):
-            if capture.error is not None:
-                raise capture.error
-            if self._stopping.wait(LOOP_SECONDS):
-                raise _Stopped("stopped before it began")
-        return found
-
-    def _join(self, spark: SparkSession, capture: CaptureSupervisor, each: SinkRun, log_id: str) -> None:
+    def _join(self, spark: SparkSession, capture: Capturing, each: SinkRun, log_id: str) -> None:
         sink = each.sink
         follower = SinkFollower(spark, self.pipeline, each.name, self.source, sink, log_id, self.view.say)
-        self._patiently(lambda: sink.claim(self._run))
+        self._beginning.patiently(lambda: sink.claim(self._run))
         sink.clean()
         follower.load_state(self._log_start)
         follower.on_commit = lambda: self._acknowledge(capture)
@@ -239,7 +224,7 @@ class Runner:
 
     # --- while it runs
 
-    def _loop(self, spark: SparkSession, capture: CaptureSupervisor) -> None:
+    def _loop(self, spark: SparkSession, capture: Capturing) -> None:
         while not self._stopping.wait(LOOP_SECONDS):
             if capture.error is not None:
                 raise capture.error
@@ -251,7 +236,7 @@ class Runner:
                 self.view.say(events.Current(position=self._target))
                 return
 
-    def _look_after(self, spark: SparkSession, capture: CaptureSupervisor, each: SinkRun) -> None:
+    def _look_after(self, spark: SparkSession, capture: Capturing, each: SinkRun) -> None:
         """Take in a sink that answers at last, keep those that joined going; the run ends with the last of them."""
         known = each.error
         if each.is_absent:
@@ -261,7 +246,7 @@ class Runner:
         if each.error is not known:
             self._go_on_without(each)
 
-    def _ask_again(self, spark: SparkSession, capture: CaptureSupervisor, each: SinkRun) -> None:
+    def _ask_again(self, spark: SparkSession, capture: Capturing, each: SinkRun) -> None:
         if not each.is_due:
             return
         try:
@@ -276,7 +261,7 @@ class Runner:
             else:
                 each.refuse(error)
 
-    def _admit(self, spark: SparkSession, capture: CaptureSupervisor, each: SinkRun) -> bool:
+    def _admit(self, spark: SparkSession, capture: Capturing, each: SinkRun) -> bool:
         """False while the log is not yet as far as the sink."""
         self._check_sink(each)
         self._continuity.check_late(each.sink)
@@ -291,7 +276,7 @@ class Runner:
             raise each.error
         self.view.say(events.SinkFailed(sink=each.name, message=str(each.error), hint=each.error.hint))
 
-    def _acknowledge(self, capture: CaptureSupervisor) -> None:
+    def _acknowledge(self, capture: Capturing) -> None:
         """What the slowest table of the slowest sink has, the source may forget."""
         followers = self._followers
         if len(followers) < len(self.sinks):
@@ -300,7 +285,7 @@ class Runner:
         if slowest.position:
             capture.acknowledge(slowest.offset, slowest.position)
 
-    def _is_current(self, capture: CaptureSupervisor) -> bool:
+    def _is_current(self, capture: Capturing) -> bool:
         progress = capture.progress
         assert self._target is not None
         if progress is None or not self.source.reached(progress.received, self._target):
@@ -332,7 +317,5 @@ class Runner:
             self._engine.stop()
         for each in self.sinks:
             each.close()
-
-
-class _Stopped(TailraceError):
-    """The user stopped the run before it had begun."""
+        if not self.storage.is_local:
+            scratch.end(self.pipeline.state)

@@ -321,7 +321,7 @@ class TableSupervisor:
         return True
 
     def _hear_requests(self) -> None:
-        if time.monotonic() - self._asked_at < REQUEST_SECONDS:
+        if time.monotonic() - self._asked_at < max(REQUEST_SECONDS, self.follower.storage.idle_seconds):
             return
         self._asked_at = time.monotonic()
         for name, request in requests.waiting(self.follower.pipeline.state, self.follower.name).items():
@@ -349,7 +349,7 @@ class TableSupervisor:
         if not statuses:
             return
         first, end = min(status.watermark.offset for status in statuses), sink.watermark.offset
-        limit = sink.log.limit(first, sink.settings.max_rows, sink.settings.max_bytes)
+        limit = sink.log.limit(first, sink.settings.max_rows, sink.settings.max_bytes) if first < end else end
         is_past = all(self._is_past(status, sink.watermark) for status in statuses)
         if limit < end or (first < end and not is_past):
             sink.catch_up_to(statuses, min(limit, end), finish=False)

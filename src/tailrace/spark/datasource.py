@@ -5,7 +5,11 @@ pipeline hands to its tasks. Replaying a range of offsets gives the same rows, b
 
 Options: `path` (the state directory), `table`, `reader` (a name under which the log remembers how far a stream is, and
 waits for it), `startingOffset`, `endingOffset`, `maxRowsPerTrigger`, `maxBytesPerTrigger` (of the log's files),
-`numPartitions`. How a micro-batch is bounded depends on Spark: `limited.py` from 4.2 on, `unlimited.py` before.
+`numPartitions`; `news` (a file that says how far the log is, written by a run on the same machine). How a micro-batch
+is bounded depends on Spark: `limited.py` from 4.2 on, `unlimited.py` before.
+
+Spark asks a stream without anything new for more a hundred times a second. A local disk is looked at each time; a store
+only when there are news, or else once a second.
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ from tailrace.spark.places import ReaderHold
 from tailrace.spark.versions import has_read_limits, is_supported, refusal
 from tailrace.state.layout import HOLD, LOG, READERS
 from tailrace.state.readers import Readers
+from tailrace.state.scratch import News
 from tailrace.state.storage import Storage
 from tailrace.tasks.versions import as_version
 
@@ -42,6 +47,7 @@ Offset = dict[str, Any]
 
 ANY = 1 << 62
 """No limit."""
+FIRST_SECONDS, ASK_SECONDS = 0.05, 1.0
 
 SLICES = pa.schema([("part", pa.int32()), ("name", pa.string()), ("first", pa.int64()), ("last", pa.int64())])
 
@@ -93,6 +99,8 @@ class StreamReader(DataSourceStreamReader):
         self.stop_at: int | None = None
         self.place = _place(options)
         self._has_begun = False
+        self._pace = Pace(0.0 if self.log.storage.is_local else ASK_SECONDS)
+        self._news = News(options["news"]) if "news" in options else None
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         with _whole_sentence():
@@ -113,9 +121,26 @@ class StreamReader(DataSourceStreamReader):
         """Where the micro-batch after `start` ends."""
         self._go_on(start)
         offset = _offset(start)
+        if not self._may_have_more(offset):
+            return start
         end = self.log.limit(offset, max_rows, _number(self.options, "maxBytesPerTrigger", ANY))
         stops = [stop for stop in (self.stop_at, _held_at(self.options)) if stop is not None]
-        return {**start, "offset": max(min([end, *stops]), offset)}
+        last = max(min([end, *stops]), offset)
+        self._pace.went(is_well=last > offset)
+        return {**start, "offset": last}
+
+    def _may_have_more(self, offset: int) -> bool:
+        """Whether it is worth asking what the log has behind `offset`."""
+        if not self._pace.is_due():
+            return False
+        end = self._news.read() if self._news is not None else None
+        if end is None and self.log.storage.is_conditional:
+            end = self.log.end()
+        if end is None or end > offset:
+            return True
+        if self._news is None:
+            self._pace.went(is_well=False)
+        return False
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         self._go_on(start)
@@ -149,6 +174,21 @@ class StreamReader(DataSourceStreamReader):
             if self.place is not None:
                 self.place.resume(str(start["log"]), _offset(start))
         self._has_begun = True
+
+
+class Pace:
+    """When to ask again: at once while it goes well, else later each time, up to `longest` seconds."""
+
+    def __init__(self, longest: float) -> None:
+        self._longest = longest
+        self._wait = self._due_at = 0.0
+
+    def is_due(self) -> bool:
+        return time.monotonic() >= self._due_at
+
+    def went(self, *, is_well: bool) -> None:
+        self._wait = 0.0 if is_well else min(max(self._wait * 2, FIRST_SECONDS), self._longest)
+        self._due_at = time.monotonic() + self._wait
 
 
 class BatchReader(DataSourceReader):
@@ -246,8 +286,8 @@ def full_name(table: str) -> str:
 
 def _refuse_renamed(log: LogReader, options: dict[str, str], after: int) -> None:
     """What follows `after` can not be read by a name that the table no longer has."""
-    tables = log.tables()
-    own = tables.get(full_name(options["table"])) if "table" in options else None
+    tables = log.tables() if "table" in options else {}
+    own = tables.get(full_name(options["table"])) if tables else None
     if own is None:
         return
     for name, other in tables.items():

@@ -81,13 +81,13 @@ def load_chunks(
     def run(group: list[ChunkWork]) -> Any:
         return attempt(lambda: list(load_all(source, sink, snapshot, group)))
 
-    with tagged(spark), _in_pool(spark.sparkContext, pool):
+    with tagged(spark), in_pool(spark.sparkContext, pool):
         found = unwrap(spark.sparkContext.parallelize(tasks, len(tasks)).map(run).collect())
     return [loaded for group in found for loaded in group]
 
 
 @contextmanager
-def _in_pool(context: SparkContext, pool: str) -> Iterator[None]:
+def in_pool(context: SparkContext, pool: str) -> Iterator[None]:
     """Spark shares slots out between pools, but first come, first served within one: a copy would be served first."""
     context.setLocalProperty("spark.scheduler.pool", pool)
     try:

@@ -15,6 +15,8 @@ class LimitedReader(StreamReader, SupportsTriggerAvailableNow):
         return self.end_after(start, limit.max_rows if isinstance(limit, ReadMaxRows) else ANY)
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802 - Spark's name
+        if not self.log.storage.is_local:  # a figure of Spark's progress reports, and not worth a request
+            return None
         return self.newest()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name

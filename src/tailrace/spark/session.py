@@ -15,6 +15,7 @@ from typing import Any
 
 from pyspark import SparkConf, SparkContext, accumulators
 from pyspark.java_gateway import launch_gateway
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from tailrace import config
@@ -186,9 +187,14 @@ def _kept_interrupt() -> Iterator[None]:
 
 
 def _quiet_pyspark() -> None:
-    """That the JVM is gone is for us to say, once: threads of pyspark and py4j would print a traceback each."""
+    """That the JVM is gone is for us to say, once: threads of pyspark and py4j would print a traceback each.
+
+    So is what goes wrong in an expression: pyspark would print it with the value that it went wrong for.
+    """
     for server in (accumulators.AccumulatorTCPServer, accumulators.AccumulatorUnixServer):
         server.handle_error = lambda *_: None  # type: ignore[method-assign]
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_is_not_py4j)  # some of it logs as nobody in particular
 

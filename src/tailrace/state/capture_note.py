@@ -28,6 +28,7 @@ class CaptureState(StrEnum):
     RUNNING = "running"
     WAITING = "waiting"  # the log is full
     DOWN = "down"  # and tried again
+    STOPPED = "stopped"  # by its operator, on a host of its own
 
 
 class CaptureNote(msgspec.Struct, frozen=True):
@@ -44,6 +45,8 @@ class CaptureNote(msgspec.Struct, frozen=True):
                 return ""
             case CaptureState.STARTING:
                 return "capture has not begun yet"
+            case CaptureState.STOPPED:
+                return stopped(self.since)
             case CaptureState.WAITING:
                 return f"capture is waiting since {_time(self.since)}: {self.message}"
             case CaptureState.DOWN:
@@ -88,6 +91,10 @@ def silence(state: str) -> str:
     """That the capture process of the run in this state directory is not heard of; empty if it is."""
     at = Storage(state).folder(LOG).touched_at(WRITER_LOCK)
     return "" if at is None or time.time() - at < SILENT_SECONDS else silent(at)
+
+
+def stopped(at: float) -> str:
+    return f"capture was stopped at {_time(at)}"
 
 
 def silent(at: float) -> str:

@@ -18,6 +18,15 @@ READERS = "readers"
 CAPTURE = "capture.json"
 """How capture is: see `pipeline.capture_note`."""
 
+CAPTURED = "captured.json"
+"""What a capture on another host says to the run: see `pipeline.capture_elsewhere`."""
+
+ACKNOWLEDGED = "acknowledged.json"
+"""What every sink has, said by the run to a capture on another host."""
+
+CAPTURE_LOCK = "capture.lock"
+"""Held by `tailrace capture`."""
+
 RUN_LOCK = "run.lock"
 """Held by the run."""
 

@@ -1,11 +1,13 @@
 """A lock for storage that has none: an object that its holder renews every few seconds.
 
-pyarrow can not ask an object store to refuse a write, so the last writer wins: who finds no lease, or one that is dead,
-writes its own, waits a moment, and holds it if that is what it reads back.
+Where the store can refuse a write (`Storage.is_conditional`), each one replaces the version that its writer knows, so
+the object is also a fence: who lost the lease can not write it again, however long it slept. What its holder publishes
+there (`publish`) therefore has one author at a time, and `epoch` grows with each.
 
-Guarantee: the object names one holder at a time. A holder that lost it, or could not renew it for so long that others
-may think it dead, is told so by `check`, and never holds it again. What a process does between `check` and the end of a
-write that takes longer than `DEAD_SECONDS` is not fenced: that needs a store's conditional write.
+Elsewhere (HDFS, say) the last writer wins: who finds no lease, or one that is dead, writes its own, waits a moment, and
+holds it if that is what it reads back. A holder that lost it, or could not renew it for so long that others may think
+it dead, is told so by `check`, and never holds it again. What such a process does between `check` and the end of a
+write that takes longer than `DEAD_SECONDS` is not fenced.
 """
 
 from __future__ import annotations
@@ -17,11 +19,12 @@ import threading
 import time
 import uuid
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tailrace.errors import StateError, StateUnavailable
+from tailrace.state.objects import Version
 
 if TYPE_CHECKING:
     from tailrace.state.storage import Storage
@@ -34,7 +37,10 @@ SAFE_SECONDS = DEAD_SECONDS - 2 * RENEW_SECONDS
 
 
 class Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the object says. `machine` is where `pid` means something: one boot, one namespace of processes."""
+    """What the object says. `machine` is where `pid` means something: one boot, one namespace of processes.
+
+    `end` is what the holder, or those before it, published; None if nobody did.
+    """
 
     owner: str
     host: str
@@ -42,6 +48,9 @@ class Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     machine: str
     since: float
     renewed: float
+    epoch: int = 0
+    end: int | None = None
+    is_released: bool = False
 
     @property
     def age_seconds(self) -> float:
@@ -50,9 +59,13 @@ class Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def is_fresh(self) -> bool:
         """By our clock; the holder's may differ, so neither answer is a proof."""
-        return not self._is_process_gone() and abs(self.age_seconds) < DEAD_SECONDS
+        return not self.is_over and abs(self.age_seconds) < DEAD_SECONDS
 
-    def _is_process_gone(self) -> bool:
+    @property
+    def is_over(self) -> bool:
+        """For sure: its holder let go, or was a process of this machine, and is gone."""
+        if self.is_released:
+            return True
         if not self.machine or self.machine != _machine():
             return False
         try:
@@ -71,8 +84,10 @@ class Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Lease:
     """A lease that is ours; a thread renews it until `close`."""
 
-    def __init__(self, storage: Storage, name: str, note: Note) -> None:
-        self._storage, self._name, self._note = storage, name, note
+    def __init__(self, storage: Storage, name: str, note: Note, version: Version) -> None:
+        self._storage, self._name = storage, name
+        self._note, self._version = note, version
+        self._writing = threading.Lock()
         self._trusted_until = time.monotonic() + SAFE_SECONDS
         self._taken_by: Note | None = None
         self._stopping = threading.Event()
@@ -80,11 +95,27 @@ class Lease:
         self._thread.start()
         atexit.register(self.close)
 
+    @property
+    def epoch(self) -> int:
+        return self._note.epoch if self._storage.is_conditional else 0
+
+    @property
+    def end(self) -> int | None:
+        return self._note.end if self._storage.is_conditional else None
+
     def check(self) -> None:
-        """Raise StateError unless the lease is still ours: one small read."""
+        """Raise StateError unless the lease is still ours: one small write, or read."""
         self._refuse_if_lost()
-        self._look()
-        self._refuse_if_lost()
+        if self._storage.is_conditional:
+            self._renew()
+        else:
+            self._look()
+            self._refuse_if_lost()
+
+    def publish(self, end: int) -> None:
+        """Make `end` known as the holder of the lease, or raise StateError. What is not published, is not there."""
+        if self._storage.is_conditional:
+            self._write(end=end)
 
     def touch(self) -> None:
         """Its thread does that."""
@@ -97,21 +128,24 @@ class Lease:
         self._stopping.set()
         self._thread.join(RENEW_SECONDS)
         with suppress(StateError, OSError):  # the store may be gone; the lease dies by itself
-            self.check()
-            self._storage.delete(self._name)
+            if self._storage.is_conditional:
+                self._write(is_released=True)
+            else:
+                self.check()
+                self._storage.delete(self._name)
 
     def _refuse_if_lost(self) -> None:
         if self._taken_by is not None:
             raise StateError(
                 f"another tailrace process took over the state directory {self._storage.path}: {self._taken_by}"
             )
-        if time.monotonic() > self._trusted_until:
+        if not self._storage.is_conditional and time.monotonic() > self._trusted_until:
             raise StateUnavailable(
                 f"the hold on the state directory {self._storage.path} could not be renewed for {SAFE_SECONDS:g} s"
             )
 
     def _look(self) -> None:
-        found = read(self._storage, self._name)
+        found, _ = read_version(self._storage, self._name)
         if found is not None and found.owner != self._note.owner:
             self._taken_by = found
 
@@ -123,43 +157,88 @@ class Lease:
     def _renew(self) -> None:
         """A holder that was stopped for long does not begin to trust its lease again: others had their turn."""
         began = time.monotonic()
-        self.check()
-        self._note = msgspec.structs.replace(self._note, renewed=time.time())
-        self._storage.publish(self._name, msgspec.json.encode(self._note))
+        if not self._storage.is_conditional:
+            self.check()
+        self._write()
         if time.monotonic() <= self._trusted_until:
             self._trusted_until = began + SAFE_SECONDS
+
+    def _write(self, **changes: Any) -> None:
+        with self._writing:
+            self._refuse_if_lost()
+            note = msgspec.structs.replace(self._note, renewed=time.time(), **changes)
+            self._version = self._swapped(note)
+            self._note = note
+
+    def _swapped(self, note: Note) -> Version:
+        """The answer to an earlier write may have been lost: what stands there may be ours already."""
+        data = msgspec.json.encode(note)
+        version: Version | None = self._version
+        for _ in range(2):
+            if (written := self._storage.swap(self._name, data, version)) is not None:
+                return written
+            found, version = read_version(self._storage, self._name)
+            if found == note and version is not None:
+                return version
+            if found is None or found.owner != note.owner:
+                break
+        self._taken_by = found or note
+        self._refuse_if_lost()
+        raise AssertionError("unreachable")
 
 
 def take(storage: Storage, name: str) -> Lease:
     """Hold `name`, or raise StateError with who holds it."""
-    held = read(storage, name)
+    held, version = read_version(storage, name)
     if held is not None and _is_alive(storage, name, held):
         raise _in_use(storage, held)
     now = time.time()
-    mine = Note(uuid.uuid4().hex, socket.gethostname(), os.getpid(), _machine(), now, now)
-    storage.publish(name, msgspec.json.encode(mine))
-    time.sleep(SETTLE_SECONDS)
-    held = read(storage, name)
-    if held is not None and held.owner != mine.owner:
-        raise _in_use(storage, held)
-    return Lease(storage, name, mine)
+    epoch, end = (1, None) if held is None else (held.epoch + 1, held.end)
+    mine = Note(uuid.uuid4().hex, socket.gethostname(), os.getpid(), _machine(), now, now, epoch, end)
+    written = storage.swap(name, msgspec.json.encode(mine), version)
+    if storage.is_conditional and written is not None:
+        _refuse_careless(storage, name, mine)
+        return Lease(storage, name, mine, written)
+    if not storage.is_conditional:
+        time.sleep(SETTLE_SECONDS)
+    held, written = read_version(storage, name)
+    if held is None or held.owner != mine.owner or written is None:
+        raise _in_use(storage, held or mine)
+    return Lease(storage, name, mine, written)
 
 
 def read(storage: Storage, name: str) -> Note | None:
-    """Who holds `name`; None if nobody does, or it is no lease."""
+    """Who holds `name`, or was the last to; None if nobody is known, or it is no lease."""
+    return read_version(storage, name)[0]
+
+
+def read_version(storage: Storage, name: str) -> tuple[Note | None, Version | None]:
     try:
-        return storage.decode(name, Note)
-    except (FileNotFoundError, msgspec.MsgspecError):
-        return None
+        data, version = storage.read_version(name)
+    except FileNotFoundError:
+        return None, None
     except OSError as error:
         raise storage.trouble(error) from error
+    try:
+        return msgspec.json.decode(data, type=Note), version
+    except msgspec.MsgspecError:
+        return None, version
+
+
+def _refuse_careless(storage: Storage, name: str, mine: Note) -> None:
+    """A store that has never heard of conditions ignores them: then nothing is fenced."""
+    if storage.swap(name, msgspec.json.encode(mine), None) is not None:
+        raise StateError(
+            f"the store of the state directory {storage.path} overwrites what it was asked to leave alone",
+            hint="it has no conditional writes (If-None-Match): use a newer version of it, or another store",
+        )
 
 
 def _is_alive(storage: Storage, name: str, held: Note) -> bool:
     """A lease that looks dead is watched for two renewals: its holder's clock may be wrong."""
     if held.is_fresh:
         return True
-    if held._is_process_gone():
+    if held.is_over:
         return False
     deadline = time.monotonic() + 2 * RENEW_SECONDS
     while time.monotonic() < deadline:

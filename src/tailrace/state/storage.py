@@ -1,4 +1,4 @@
-"""Files of the state directory, on a local disk or an object store.
+"""Files of the state directory, on a local disk, an object store (`objects.py`), or what pyarrow knows besides (HDFS).
 
 Guarantee: `publish` makes a file appear whole and durable, or not at all. On a local disk that is: write beside, fsync,
 rename, fsync the directory. Object stores publish an object when its upload completes; elsewhere a file is moved into
@@ -10,6 +10,7 @@ What we make on a local disk is for its owner alone, whatever the umask: the log
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 import tempfile
@@ -24,7 +25,8 @@ from pyarrow import fs
 
 from tailrace import failpoints
 from tailrace.errors import StateError, StateUnavailable
-from tailrace.state import lease
+from tailrace.state import lease, objects
+from tailrace.state.objects import Objects, Version
 
 try:
     import fcntl
@@ -33,12 +35,12 @@ except ImportError:  # pragma: no cover - Windows has no advisory locks of this 
 
 HAS_FLOCK = bool(fcntl)
 READ_BYTES = 4 << 20
-"""What is asked of an object store at a time."""
+"""What is asked of pyarrow at a time."""
 SPOOL_BYTES = 32 << 20
 """What is held in memory of a file before it is uploaded: all of it is there by then. An upload can not be broken off,
 because pyarrow closes it, which makes the object appear with whatever there is of it."""
-OBJECT_STORES = {"s3", "gcs", "abfs"}
-"""File systems of pyarrow where an object appears when its upload completes, and where moving one means copying it."""
+IDLE_SECONDS = 5.0
+"""How often a store is asked for what seldom comes. It counts requests, and they cost money."""
 
 PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENFILE, errno.EMFILE}
 """What a disk may get over: it is full, or on a network that is down."""
@@ -49,7 +51,17 @@ T = TypeVar("T")
 
 
 class Lock(Protocol):
-    """Held until it is closed."""
+    """Held until it is closed. `epoch` grows with each holder, where that is needed to tell them apart; 0 elsewhere."""
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def end(self) -> int | None:
+        """What was last published by whoever held it; None where files are there as soon as they are written."""
+
+    def publish(self, end: int) -> None:
+        """Make `end` known, unless somebody else holds it by now: then raise StateError."""
 
     def check(self) -> None:
         """Raise StateError if somebody else holds it by now."""
@@ -63,8 +75,14 @@ class Lock(Protocol):
 class FileLock:
     """An flock on a local file. It can not be taken from us, but the file can be: with its folder."""
 
+    epoch = 0
+    end = None
+
     def __init__(self, file: IO[str]) -> None:
         self._file = file
+
+    def publish(self, end: int) -> None:
+        """Files are there as soon as they are written."""
 
     def check(self) -> None:
         held = os.fstat(self._file.fileno())
@@ -88,10 +106,22 @@ class Storage:
     """One folder. Names are plain file names; sub-folders are Storages of their own."""
 
     def __init__(self, path: str) -> None:
-        self.path: str
-        self.filesystem, self.path = fs.FileSystem.from_uri(path) if "://" in path else (fs.LocalFileSystem(), path)
-        self.is_local = isinstance(self.filesystem, fs.LocalFileSystem)
         self._url = path
+        self._objects = Objects(path) if path.partition("://")[0] in objects.SCHEMES else None
+        self.path: str
+        self.filesystem: Any
+        self.filesystem, self.path = _file_system(path) if self._objects is None else (None, self._objects.path)
+        self.is_local = isinstance(self.filesystem, fs.LocalFileSystem)
+
+    @property
+    def is_conditional(self) -> bool:
+        """Whether a write can be made to fail where somebody else was first: see `swap`."""
+        return self._objects is not None
+
+    @property
+    def idle_seconds(self) -> float:
+        """How often it may be asked for what seldom comes, at most."""
+        return 0.0 if self.is_local else IDLE_SECONDS
 
     def __reduce__(self) -> tuple[type[Storage], tuple[str]]:
         return Storage, (self._url,)
@@ -104,17 +134,22 @@ class Storage:
         with _state_errors(self):
             if self.is_local:
                 _create_locally(self.path)
-            else:
+            elif self._objects is None:
                 self.filesystem.create_dir(self.path, recursive=True)
 
     def exists(self) -> bool:
         with _state_errors(self, "read"):
+            if self._objects is not None:
+                return self._objects.exists()
             return bool(self.filesystem.get_file_info(self.path).type is fs.FileType.Directory)
 
     def remove(self) -> None:
         """The folder with all that is in it."""
         with _state_errors(self):
-            self.filesystem.delete_dir(self.path)
+            if self._objects is not None:
+                self._objects.remove()
+            else:
+                self.filesystem.delete_dir(self.path)
 
     def sizes(self, suffix: str) -> dict[str, int]:
         """The files whose name ends with `suffix`, and their sizes. A folder that is not there is empty."""
@@ -125,12 +160,17 @@ class Storage:
         with _state_errors(self, "read"):
             if self.is_local:
                 return _local_files(self.path, suffix)
+            if self._objects is not None:
+                return {name: facts for name, facts in self._objects.files().items() if name.endswith(suffix)}
             infos = self.filesystem.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
         files = [i for i in infos if i.type is fs.FileType.File and i.base_name.endswith(suffix)]
         return {i.base_name: (i.size, i.mtime.timestamp() if i.mtime else 0.0) for i in files}
 
     def read(self, name: str, length: int | None = None, at: int = 0) -> bytes:
         """`length` bytes from `at`, or all there are. Raises FileNotFoundError."""
+        if self._objects is not None:
+            whole, _ = self._objects.read(name)
+            return whole[at : None if length is None else at + length]
         if self.is_local:
             with open(self._join(name), "rb") as file:
                 file.seek(at)
@@ -139,8 +179,34 @@ class Storage:
             file.seek(at)
             return bytes(file.read(length))
 
-    def open(self, name: str) -> IO[bytes]:
-        """A file to be read from its beginning to its end. Raises FileNotFoundError."""
+    def read_version(self, name: str) -> tuple[bytes, Version]:
+        """A small file, and which state of it that is. Raises FileNotFoundError."""
+        if self._objects is not None:
+            return self._objects.read(name)
+        data = self.read(name)
+        return data, _content(data)
+
+    def swap(self, name: str, data: bytes, version: Version | None) -> Version | None:
+        """Put a small file in place of `version`, or where none is yet; None if it is another one by now.
+
+        Sure only where `is_conditional`: elsewhere somebody may come between the look and the write.
+        """
+        with _state_errors(self):
+            if self._objects is not None:
+                return self._objects.swap(name, data, version)
+            try:
+                _, found = self.read_version(name)
+            except FileNotFoundError:
+                found = {}
+            if found != (version or {}):
+                return None
+            self.publish(name, data)
+            return _content(data)
+
+    def open(self, name: str, first_bytes: int = objects.PIECE_BYTES) -> IO[bytes]:
+        """A file to be read from its beginning to its end, or only `first_bytes` of it. Raises FileNotFoundError."""
+        if self._objects is not None:
+            return self._objects.open(name, first_bytes)  # type: ignore[return-value]  # it has what readers need
         if self.is_local:
             return open(self._join(name), "rb")
         stream: IO[bytes] = self.filesystem.open_input_stream(self._join(name), buffer_size=READ_BYTES)
@@ -149,13 +215,17 @@ class Storage:
     def decode(self, name: str, kind: type[T]) -> T:
         """A small JSON file. Raises FileNotFoundError or msgspec.MsgspecError.
 
-        An object store tells an object's size before its content: what is replaced in between is read again.
+        pyarrow asks for a file's size before its content: what is replaced in between is read again.
         """
-        for _ in range(0 if self.is_local else TRIES):
+        for _ in range(TRIES if self._is_racy else 0):
             with suppress(msgspec.MsgspecError):
                 return msgspec.json.decode(self.read(name), type=kind)
             time.sleep(TRY_SECONDS)
         return msgspec.json.decode(self.read(name), type=kind)
+
+    @property
+    def _is_racy(self) -> bool:
+        return not self.is_local and not self.is_conditional
 
     def publish(self, name: str, data: bytes) -> None:
         self._publish(name, [data], lambda _: None)
@@ -168,19 +238,32 @@ class Storage:
         with _state_errors(self):
             if self.is_local:
                 return _publish_locally(self.path, name, parts, reached)
-            beside = name if self.filesystem.type_name in OBJECT_STORES else f"{name}.part"
             with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as whole:
                 size = _write(whole, parts)
                 whole.seek(0)
-                with self.filesystem.open_output_stream(self._join(beside)) as stream:
-                    shutil.copyfileobj(whole, stream)
-            if beside != name:
-                self.filesystem.move(self._join(beside), self._join(name))
+                self._upload(name, whole, size)
             return size
+
+    def _upload(self, name: str, whole: IO[bytes], size: int) -> None:
+        if self._objects is not None:
+            self._objects.put(name, whole, size)
+            return
+        with self.filesystem.open_output_stream(self._join(f"{name}.part")) as stream:
+            shutil.copyfileobj(whole, stream)
+        try:
+            self.filesystem.move(self._join(f"{name}.part"), self._join(name))
+        except OSError:  # HDFS moves nothing over what is there
+            if self.filesystem.get_file_info(self._join(name)).type is not fs.FileType.File:
+                raise
+            self.filesystem.delete_file(self._join(name))
+            self.filesystem.move(self._join(f"{name}.part"), self._join(name))
 
     def delete(self, name: str) -> None:
         with _state_errors(self):
-            self.filesystem.delete_file(self._join(name))
+            if self._objects is not None:
+                self._objects.delete(name)
+            else:
+                self.filesystem.delete_file(self._join(name))
 
     def lock(self, name: str) -> Lock | None:
         """Hold an exclusive lock until it is closed, or raise StateError. None where the system has no such thing."""
@@ -222,6 +305,15 @@ class Storage:
 
     def _join(self, name: str) -> str:
         return f"{self.path.rstrip('/')}/{name}"
+
+
+def _file_system(path: str) -> tuple[Any, str]:
+    return fs.FileSystem.from_uri(path) if "://" in path else (fs.LocalFileSystem(), path)
+
+
+def _content(data: bytes) -> Version:
+    """What tells states of a file apart where the storage does not."""
+    return {"e_tag": hashlib.sha256(data).hexdigest()}
 
 
 def private(path: str, flags: int) -> int:
