@@ -46,6 +46,7 @@ _STREAMING = {
     "spark.sql.streaming.numRecentProgressUpdates": "5",
 }
 """May be set in a session of a context that others have made."""
+_PATIENCE = {"spark.sql.streaming.stopTimeout": "10s"}  # with a query that is to end, and does not
 _NO_BARS = ("spark.ui.showConsoleProgress", "false")  # or spark-submit takes it for a shell, and shows them
 _DEFAULTS = {
     "spark.log.level": "ERROR",
@@ -96,7 +97,7 @@ def guest_session(session: SparkSession) -> SparkSession:
             hint="use a classic session: where Spark itself runs, or a cluster that one user has for himself",
         )
     guest, given = session.newSession(), session.sparkContext.getConf()
-    for key, value in _STREAMING.items():
+    for key, value in (_STREAMING | _PATIENCE).items():
         if not given.contains(key):
             guest.conf.set(key, value)
     return guest

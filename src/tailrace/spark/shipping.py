@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import marshal
+import shutil
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -15,9 +16,10 @@ from importlib.resources.abc import Traversable
 from importlib.util import MAGIC_NUMBER, source_hash
 from pathlib import Path
 
-from pyspark import SparkContext
+from pyspark import SparkContext, SparkFiles
 
 PACKAGE = "tailrace"
+_STREAMS = "streaming_job"
 _LEFT_OUT = {"__pycache__", "cli", "demo", "testing"}
 """Folders that no task needs."""
 _NOTES = ("METADATA", "entry_points.txt")
@@ -31,6 +33,17 @@ def ship(context: SparkContext) -> None:
         path = list(sys.path)
         context.addPyFile(str(archive))
         sys.path[:] = path  # the driver has it already
+        _give_to_streams(archive)
+
+
+def _give_to_streams(archive: Path) -> None:
+    """The process that asks a streaming source for offsets runs beside the driver, and looks elsewhere than all others.
+
+    `PythonStreamingSourceRunner` of Spark 4.1 to 4.3 has that folder in its code; other files of a context do not come to it.
+    """
+    folder = Path(SparkFiles.getRootDirectory()) / _STREAMS
+    folder.mkdir(exist_ok=True)
+    shutil.copy(archive, folder)
 
 
 def build_archive(folder: Path) -> Path:
