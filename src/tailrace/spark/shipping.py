@@ -37,9 +37,9 @@ def ship(context: SparkContext) -> None:
 
 
 def _give_to_streams(archive: Path) -> None:
-    """The process that asks a streaming source for offsets runs beside the driver, and looks elsewhere than all others.
+    """The process that asks a streaming source for its offsets runs beside the driver, and looks where no other does.
 
-    `PythonStreamingSourceRunner` of Spark 4.1 to 4.3 has that folder in its code; other files of a context do not come to it.
+    `PythonStreamingSourceRunner` of Spark 4.1 to 4.3 has that folder in its code, and nobody puts anything there.
     """
     folder = Path(SparkFiles.getRootDirectory()) / _STREAMS
     folder.mkdir(exist_ok=True)
