@@ -39,7 +39,9 @@ SUBMITTED = "PYSPARK_GATEWAY_PORT"
 WORKER_PYTHON = "spark.pyspark.python"
 WORKER_PATH = "spark.executorEnv.PYTHONPATH"
 TASK_TRIES = 4  # a worker that is killed is no reason to stop: chunks and parts can be done again
-_STREAMING = {
+_SQL = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.pollingDelay": "20ms",
     "spark.sql.streaming.minBatchesToRetain": "5",
     "spark.sql.streaming.metricsEnabled": "false",
@@ -53,9 +55,7 @@ _DEFAULTS = {
     "spark.scheduler.mode": "FAIR",
     "spark.python.worker.reuse": "true",
     "spark.hadoop.fs.permissions.umask-mode": "077",  # Hadoop gives its files a mode of its own
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.shuffle.partitions": "2",
-    **_STREAMING,
+    **_SQL,
 }
 _LOCAL = {
     "spark.ui.enabled": "false",
@@ -97,7 +97,7 @@ def guest_session(session: SparkSession) -> SparkSession:
             hint="use a classic session: where Spark itself runs, or a cluster that one user has for himself",
         )
     guest, given = session.newSession(), session.sparkContext.getConf()
-    for key, value in (_STREAMING | _PATIENCE).items():
+    for key, value in (_SQL | _PATIENCE).items():
         if not given.contains(key):
             guest.conf.set(key, value)
     return guest
