@@ -5,6 +5,7 @@ direct way) an expression and a filter, up to a sink that keeps nothing. No capt
 """
 
 import contextlib
+import itertools
 import pickle
 import tempfile
 import time
@@ -99,8 +100,8 @@ def _through_rdds(
 
     def first(numbers: Iterator[int]) -> Iterator[bytes]:
         for number in numbers:
-            yield bytes(wire.packed(wire.End(number=number), form).serialize())
-            yield from (bytes(batch.serialize()) for batch in emit(number))
+            batches = itertools.chain(wire.packed(wire.End(number=number), form), emit(number))
+            yield from (bytes(batch.serialize()) for batch in batches)
 
     entered = context.parallelize(range(tasks), tasks).mapPartitions(first)._reserialize(NoOpSerializer())
     to_frame = context._jvm.PythonSQLUtils.toDataFrame  # type: ignore[union-attr]
