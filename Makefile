@@ -1,17 +1,19 @@
 # The project's commands. `make` alone lists them.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check kills chaos contract large format bench clean java
+.PHONY: help setup demo test test-spark check kills chaos contract large format bench clean java
 
 PYTHON ?= python3
 BIN := .venv/bin
 SETUP := .venv/.setup-done
 BENCH := .venv/.bench-done
+VERSION ?= 4.1
+SPARK := .venv-spark-$(VERSION)
 WITH_JAVA = JAVA_HOME="$$(scripts/java.sh)" && export JAVA_HOME &&
 QUICK_JVM = SPARK_SUBMIT_OPTS="-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 help: ## list the commands
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(SETUP) java ## make .venv with tailrace and all that its tests need; quick the second time
 
@@ -20,7 +22,12 @@ demo: setup ## see it work: PostgreSQL into SQLite, killed in the middle, compar
 
 test: setup ## check, then all other tests but the longest
 	@$(MAKE) --no-print-directory check
+	-@$(MAKE) --no-print-directory .venv-spark-4.1/.setup-done # without it a test is skipped, or fails in CI
 	@$(WITH_JAVA) $(QUICK_JVM) $(BIN)/pytest --ignore=tests/unit -m "not long" --numprocesses=2 --dist=loadfile
+
+test-spark: $(SPARK)/.setup-done java ## the tests of Spark and the demo's story with another VERSION of it, such as 4.2: ten minutes
+	@$(WITH_JAVA) $(QUICK_JVM) $(SPARK)/bin/pytest tests/spark tests/databases/test_readers.py \
+	  tests/databases/test_demo.py::test_the_demo_survives_its_kill_and_ends_identical
 
 check: $(SETUP) ## format, lint, types, layers and unit tests: under two minutes
 	$(BIN)/ruff format --check
@@ -50,7 +57,7 @@ bench: setup $(BENCH) ## run the benchmarks, or those that ONLY names; results i
 	@$(WITH_JAVA) PYTHONPATH=tests $(BIN)/python -m benchmarks $(ONLY)
 
 clean: ## remove .venv and everything else that can be made again
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse
+	rm -rf .venv .venv-spark-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 java:
@@ -61,6 +68,11 @@ $(SETUP): pyproject.toml
 	$(PYTHON) is " + sys.version.split()[0] + "\nhint: make PYTHON=python3.12 $(MAKECMDGOALS)")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[test,demo]'
+	@touch $@
+
+.venv-spark-%/.setup-done: pyproject.toml
+	$(PYTHON) -m venv .venv-spark-$*
+	.venv-spark-$*/bin/pip install --quiet --disable-pip-version-check --editable '.[test,demo]' 'pyspark==$*.*'
 	@touch $@
 
 $(BENCH): $(SETUP)

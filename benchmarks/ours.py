@@ -22,7 +22,7 @@ from tailrace.model.watermark import Watermark
 from tailrace.pipeline.capture_process import Order, Progress
 from tailrace.pipeline.capture_supervisor import CaptureSupervisor
 from tailrace.pipeline.runner import Runner
-from tailrace.sinks.base import Batch
+from tailrace.sinks.base import Batch, Snapshots
 from tailrace.sources.postgres import pgoutput
 from tailrace.sources.postgres.describing import described_schema
 from tailrace.spark.datasource import register
@@ -108,7 +108,9 @@ def capture_process(url: str, publication: str, slot: str, log: Path) -> Iterato
     """A running capture: its process id, and a function that returns when it has all that was committed before."""
     pipeline = _pipeline(url, "null://", log, slot=slot, publication=publication)
     source = registry.make_source(pipeline)
-    supervisor = CaptureSupervisor(Order(pipeline, source.prepare(), source.identify()), lambda *_, **__: None)
+    supervisor = CaptureSupervisor(
+        Order(pipeline, source.prepare(lambda _: None, lambda: None), source.identify()), lambda *_, **__: None
+    )
     supervisor.start()
     _wait(lambda: supervisor.progress is not None)
 
@@ -124,14 +126,16 @@ def capture_process(url: str, publication: str, slot: str, log: Path) -> Iterato
 
 
 def _pipeline(url: str, sink: str, state: Path, *, slot: str, publication: str = PUBLICATION) -> config.Pipeline:
-    source = config.Source(url, ("public.measured",), slot=slot, publication=publication)
+    source = config.Source(url, ("public.measured",), own={"slot": slot, "publication": publication})
     return config.Pipeline("bench", source, {"sink": config.Sink(sink)}, state=str(state))
 
 
 @contextlib.contextmanager
 def _capturing(pipeline: config.Pipeline) -> Iterator[Callable[[], Progress | None]]:
     source: Any = registry.make_source(pipeline)
-    supervisor = CaptureSupervisor(Order(pipeline, source.prepare(), source.identify()), lambda *_, **__: None)
+    supervisor = CaptureSupervisor(
+        Order(pipeline, source.prepare(lambda _: None, lambda: None), source.identify()), lambda *_, **__: None
+    )
     supervisor.start()
     try:
         _wait(lambda: LogReader(Storage(pipeline.state).folder(LOG)).identity() is not None)
@@ -145,9 +149,10 @@ def _stream(backlog: Backlog, slot: str, state: Path, sink_url: str) -> float:
     pipeline = _pipeline(backlog.server.url, sink_url, state, slot=slot)
     source: Any = registry.make_source(pipeline)
     _warm_spark(pipeline)
-    start = source.prepare()
+    start = source.prepare(lambda _: None, lambda: None)
     mark = Watermark("before", 0, start)
     sink = registry.make_sink(pipeline, "sink")
+    assert isinstance(sink, Snapshots)
     for schema in source.tables():
         sink.begin_snapshot(TableStatus(schema.table, TableState.LIVE, mark, schema), [], clear=True)
     sink.commit(Batch(watermark=mark), lambda *_: None)
@@ -162,13 +167,14 @@ def _snapshot(url: str, table: str, connections: int, state: Path, sink_url: str
     from tailrace.pipeline.follower import SinkFollower
     from tailrace.pipeline.table_supervisor import TableSupervisor
 
-    source_settings = config.Source(url, (f"public.{table}",), slot="snapshot_bench", publication="snapshot_bench")
+    own = {"slot": "snapshot_bench", "publication": "snapshot_bench"}
+    source_settings = config.Source(url, (f"public.{table}",), own=own)
     pipeline = config.Pipeline("bench", source_settings, {"sink": config.Sink(sink_url)}, state=str(state))
     spark = _warm_spark(pipeline, connections)
     source = registry.make_source(pipeline)
     sink = registry.make_sink(pipeline, "sink")
     try:
-        start = source.prepare()
+        start = source.prepare(lambda _: None, lambda: None)
         follower = SinkFollower(spark, pipeline, "sink", source, sink, "bench", lambda *_, **__: None)
         sink.claim("bench")
         follower.watermark = Watermark("bench", 0, start)

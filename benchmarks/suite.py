@@ -157,7 +157,10 @@ def bulk_load(run: Run) -> list[Result]:
     rows = run.rows(2_000_000)
     with PostgresServer.start(settings=SETTINGS) as source:
         copying.make_rows(source, rows)
-        families = {"mysql_vs_bulk_load": MySqlServer, "mariadb_vs_bulk_load": MariaDbServer}
+        families: dict[str, type[MySqlServer | MariaDbServer]] = {
+            "mysql_vs_bulk_load": MySqlServer,
+            "mariadb_vs_bulk_load": MariaDbServer,
+        }
         wanted = {name: kind for name, kind in families.items() if name in run.wanted}
         return [each for name, kind in wanted.items() for each in _bulk(run, name, kind, source, rows)]
 

@@ -52,6 +52,7 @@ class Staged(msgspec.Struct, frozen=True):  # a task's receipt
 class JsonLinesSink(SimpleSink, ChangeSink):
     max_parts = 64
     atomic = Atomic.TABLE
+    is_local_only = True
 
     def __init__(self, pipeline: config.Pipeline, name: str) -> None:
         self.name, self.run = name, ""

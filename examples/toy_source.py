@@ -16,9 +16,10 @@ import zlib
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pyarrow as pa
+from msgspec import Meta
 
 from tailrace import config
 from tailrace.errors import SourceRefused, SourceUnavailable
@@ -32,14 +33,20 @@ from tailrace.sources.base import ExportedSnapshot
 from tailrace.sources.simple import SimpleSource
 from tailrace.sources.transactions import RowChange, Transaction, decode_each, rows_of
 
-SCHEMA, OUTBOX = "main", "outbox"
+SCHEMA, AT_ONCE = "main", 1000
 KINDS = {"INTEGER": Kind.INT64, "TEXT": Kind.TEXT, "REAL": Kind.FLOAT64}
-AT_ONCE = 1000
+
+
+class OutboxSettings(config.Settings, frozen=True):  # of its own in the pipeline file, beside url and tables
+    outbox: Annotated[str, Meta(pattern="^[a-z_]+$", description="name of the outbox: a-z and _")] = "outbox"
 
 
 class OutboxSource(SimpleSource):
+    settings_type = OutboxSettings
+
     def __init__(self, pipeline: config.Pipeline) -> None:
         super().__init__(pipeline)
+        self.outbox = pipeline.source_settings(OutboxSettings).outbox
         self.path = Path(pipeline.source.url.partition("://")[2])
 
     def identify(self) -> SourceIdentity:
@@ -50,20 +57,20 @@ class OutboxSource(SimpleSource):
     def tables(self) -> list[TableSchema]:
         with opened(self.path) as database:
             query = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' AND name != ?"
-            names = [name for (name,) in database.execute(query, [OUTBOX]) if self.patterns.matches(SCHEMA, name)]
+            names = [name for (name,) in database.execute(query, [self.outbox]) if self.patterns.matches(SCHEMA, name)]
             return [table_schema(database, name) for name in names]
 
     def oldest_position(self) -> int:
         with opened(self.path) as database:
-            ((first,),) = database.execute(f"SELECT min(id) FROM {OUTBOX}")
-            return last_id(database) if first is None else int(first) - 1
+            ((first,),) = database.execute(f"SELECT min(id) FROM {self.outbox}")
+            return last_id(database, self.outbox) if first is None else int(first) - 1
 
     def current_position(self) -> str:
         with opened(self.path) as database:
-            return str(last_id(database))
+            return str(last_id(database, self.outbox))
 
     def transactions_after(self, position: int) -> list[Transaction]:
-        query = f"SELECT id, at_us, changes FROM {OUTBOX} WHERE id > ? ORDER BY id LIMIT {AT_ONCE}"
+        query = f"SELECT id, at_us, changes FROM {self.outbox} WHERE id > ? ORDER BY id LIMIT {AT_ONCE}"
         with opened(self.path) as database:
             rows = database.execute(query, [position]).fetchall()
         return [
@@ -83,7 +90,7 @@ class OutboxSource(SimpleSource):
             with opened(self.path) as database:
                 database.execute("VACUUM INTO ?", [str(copy)])
             with opened(copy) as database:
-                position = str(last_id(database))
+                position = str(last_id(database, self.outbox))
             yield ExportedSnapshot(id=str(copy), visibility=position, position=position)
 
     def read_chunk(self, table: TableSchema, chunk: Chunk, snapshot: str, form: str = "") -> Iterator[pa.RecordBatch]:
@@ -124,9 +131,9 @@ def table_schema(database: sqlite3.Connection, table: str) -> TableSchema:
     return TableSchema(SCHEMA, table, tuple(columns), tuple(key), relation=zlib.crc32(table.encode()))
 
 
-def last_id(database: sqlite3.Connection) -> int:
+def last_id(database: sqlite3.Connection, outbox: str) -> int:
     """Also of an outbox that was emptied."""
-    found = database.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", [OUTBOX]).fetchone()
+    found = database.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", [outbox]).fetchone()
     return int(found[0]) if found else 0
 
 

@@ -15,7 +15,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(Path(__file__).pare
 settings.register_profile("tailrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tailrace")
 
-LONGEST_FIRST = ("crash", "seams", "databases", "spark", "contract", "property", "unit")
+LONGEST_FIRST = ("cluster", "crash", "seams", "databases", "spark", "contract", "property", "unit")
 """Rooms whose files take longest come first, so that no worker is left alone with one of them at the end."""
 
 

@@ -1,19 +1,19 @@
 """Connectors by the scheme of their URL, found through entry points.
 
 Built-in connectors are registered in `pyproject.toml` like anybody else's: a package that declares the entry point
-group `tailrace.sources` or `tailrace.sinks` is enough. Nothing is imported before it is asked for.
+group `tailrace.sources` or `tailrace.sinks` is enough. Nothing is imported before it is asked for: a connector whose
+scheme no pipeline has may lack its driver.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tailrace.config import Pipeline, scheme
 from tailrace.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:
+    from tailrace.config import Pipeline, Settings
     from tailrace.sinks.base import Sink
     from tailrace.sources.base import Source
 
@@ -24,15 +24,45 @@ SINKS = "tailrace.sinks"
 EXTRAS = {"mariadb": "mysql"}
 
 
-def source_class(url: str) -> Callable[[Pipeline], Source]:
+def scheme(url: str) -> str:
+    """`postgresql` of `postgresql://…`, in lower case."""
+    return url.partition(":")[0].lower()
+
+
+class SourceClass(Protocol):
+    """A class of sources."""
+
+    settings_type: type[Settings]
+
+    def __call__(self, pipeline: Pipeline) -> Source: ...
+
+
+class SinkClass(Protocol):
+    """A class of sinks."""
+
+    settings_type: type[Settings]
+
+    def __call__(self, pipeline: Pipeline, name: str) -> Sink: ...
+
+
+def source_class(url: str) -> SourceClass:
     """The class of the source for this URL."""
-    loaded: Callable[[Pipeline], Source] = _load(_find(SOURCES, url))
+    loaded: SourceClass = _load(_find(SOURCES, url))
     return loaded
 
 
-def sink_class(url: str) -> Callable[[Pipeline, str], Sink]:
+def sink_class(url: str) -> SinkClass:
     """The class of the sink for this URL."""
-    loaded: Callable[[Pipeline, str], Sink] = _load(_find(SINKS, url))
+    loaded: SinkClass = _load(_find(SINKS, url))
+    return loaded
+
+
+def installed_class(group: str, url: str) -> SourceClass | SinkClass | None:
+    """The class of `SOURCES` or `SINKS` for this URL; None if it, or its driver, is not installed here."""
+    try:
+        loaded: SourceClass | SinkClass = _load(_find(group, url))
+    except ConfigError:
+        return None
     return loaded
 
 
@@ -43,12 +73,17 @@ def decoder(kind: str) -> type[Source]:
 
 
 def make_source(pipeline: Pipeline) -> Source:
-    return source_class(pipeline.source.url)(pipeline)
+    """The source of a pipeline. What its section has of its own is checked here too: not all come from a file."""
+    found = source_class(pipeline.source.url)
+    pipeline.source_settings(found.settings_type)
+    return found(pipeline)
 
 
 def make_sink(pipeline: Pipeline, name: str) -> Sink:
     """The sink that a pipeline calls `name`."""
-    return sink_class(pipeline.sinks[name].url)(pipeline, name)
+    found = sink_class(pipeline.sinks[name].url)
+    pipeline.sink_settings(name, found.settings_type)
+    return found(pipeline, name)
 
 
 def schemes(group: str) -> list[str]:

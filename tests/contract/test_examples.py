@@ -18,7 +18,8 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from tailrace import config
+from tailrace import config, registry
+from tailrace.errors import ConfigError
 from tailrace.model.changes import Op
 from tailrace.model.schema import TableSchema
 from tailrace.pipeline.runner import Runner
@@ -55,13 +56,13 @@ class Shop:
 
     table = "main.items"
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, outbox: str = "outbox") -> None:
+        self._path, self._outbox = path, outbox
         with closing(self._open()) as database:
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("CREATE TABLE items (id INTEGER PRIMARY KEY, name TEXT)")
             database.execute(
-                "CREATE TABLE outbox"
+                f"CREATE TABLE {outbox}"
                 " (id INTEGER PRIMARY KEY AUTOINCREMENT, at_us INTEGER NOT NULL, changes TEXT NOT NULL)"
             )
 
@@ -81,7 +82,8 @@ class Shop:
                 if op is not Op.DELETE:
                     database.execute("INSERT INTO items VALUES (?, ?)", [id_, name])
             told = json.dumps([_event(change) for change in changes])
-            database.execute("INSERT INTO outbox (at_us, changes) VALUES (?, ?)", [time.time_ns() // 1000, told])
+            query = f"INSERT INTO {self._outbox} (at_us, changes) VALUES (?, ?)"
+            database.execute(query, [time.time_ns() // 1000, told])
 
     def rows(self) -> list[Row]:
         with closing(self._open()) as database:
@@ -112,6 +114,22 @@ def source_of(shop: Shop) -> Source:
     from toy_source import OutboxSource
 
     return OutboxSource(config.Pipeline("under_test", config.Source(shop.url, ("*.*",)), {}))
+
+
+def test_the_toy_source_has_a_setting_of_its_own_in_the_pipeline_file(tmp_path: Path) -> None:
+    shop, file = Shop(tmp_path / "shop.db", "events"), tmp_path / "pipeline.yml"
+    text = (
+        f"{{name: toys, source: {{url: '{shop.url}', tables: ['*'], outbox: events}}, sinks: {{n: {{url: 'null:'}}}}}}"
+    )
+    file.write_text(text)
+    source = registry.make_source(config.load(file))
+    shop.change(insert(1, "a"), insert(2, "b"))
+    assert source.current_position() == "1"
+    assert [schema.table for schema in source.tables()] == ["main.items"], "the outbox is no table of the shop"
+    file.write_text(text.replace("outbox: events", "outbox: Events!"))
+    with pytest.raises(ConfigError, match=r"source\.outbox: expected text of another form") as caught:
+        config.load(file)
+    assert caught.value.hint == "name of the outbox: a-z and _"
 
 
 class TestToySink(ChangeSinkContract):

@@ -11,7 +11,7 @@ from tailrace.errors import SinkRejected
 from tailrace.model.lifecycle import TableState
 from tailrace.model.schema import Column, TableSchema
 from tailrace.sinks.sql import sink as sql_sink
-from tailrace.sinks.sql.quarantine import sifting
+from tailrace.sinks.sql.quarantine import sieve
 from tailrace.testing.sample_values import SAMPLES
 from tailrace.testing.sink_changes import INT, SourceRows, apply, chunk, net, partial, status, watermark
 
@@ -89,7 +89,7 @@ def test_in_quarantine_the_other_rows_go_on(make_sink, query):  # noqa: F811
 
 
 def test_too_many_rows_that_do_not_fit_are_a_matter_of_the_type(make_sink, query, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(sifting, "MOST_REJECTED", 1)
+    monkeypatch.setattr(sieve, "MOST_REJECTED", 1)
     sink = make_sink(misfits="quarantine")
     schema, batch = table("timestamp")
     with pytest.raises(SinkRejected, match=r"more than 1 rows of a part of public\.timestamp") as refused:
@@ -100,7 +100,7 @@ def test_too_many_rows_that_do_not_fit_are_a_matter_of_the_type(make_sink, query
 
 
 def test_rows_that_do_not_fit_and_are_too_large_to_be_kept_are_their_tables_own_trouble(make_sink, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(sifting, "MOST_REJECTED_BYTES", 1)
+    monkeypatch.setattr(sieve, "MOST_REJECTED_BYTES", 1)
     sink = make_sink(misfits="quarantine")
     schema, batch = table("timestamp")
     with pytest.raises(SinkRejected, match="too large to be set aside") as refused:

@@ -22,8 +22,8 @@ from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.model.types import ColumnType, Kind, arrow_type
 from tailrace.sinks.base import Batch
 from tailrace.sinks.sql import sink as sql_sink
-from tailrace.sinks.sql.mysql import dialect as mysql
 from tailrace.sinks.sql.mysql import session as mysql_session
+from tailrace.sinks.sql.mysql import statements as mysql
 from tailrace.sinks.sql.mysql.dialect import MariaDbSink, MySqlSink
 from tailrace.testing.sample_values import SAMPLES, TEXTS, UUIDS
 from tailrace.testing.sink_changes import (
@@ -432,7 +432,9 @@ def test_none_is_lost_beside_a_refused_row_however_the_server_sorts_texts(make_s
     sink = make_sink(on_error="quarantine")
     sink.begin_snapshot(status(schema), [], clear=True)
     query("ALTER TABLE words ADD CHECK (v <> 'bad')")
-    monkeypatch.setattr(type(sink.dialect), "collation", "utf8mb4_general_ci")
+    folding = msgspec.structs.replace(sink.flavor, collation="utf8mb4_general_ci")
+    monkeypatch.setattr(sink.dialect.server, "_flavor", folding)
+    monkeypatch.setattr(sink.dialect.staging, "_collation", folding.collation)
     sink.close()
     content = [(f"{name}{n}", "good") for n in range(400) for name in ("Name", "NAME")]
     apply(sink, [net(schema, [*content, ("Name900", "bad"), ("Aaa", "bad")])], 10)
@@ -495,7 +497,7 @@ def test_a_first_copy_that_was_being_cleared_when_the_process_died_is_not_taken_
     def dies(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(type(sink.dialect), "clear", dies)
+    monkeypatch.setattr(sink.dialect.statements, "clear", dies)
     with pytest.raises(KeyboardInterrupt):
         sink.begin_snapshot(status(ITEMS, TableState.SNAPSHOT, generation=2), [chunk(ITEMS, generation=2)], clear=True)
     state = sink.read_state()
@@ -559,7 +561,7 @@ def test_another_unique_index_does_not_mix_rows_up(sink, query, rows):
     apply(sink, [net(ITEMS, [(1, "a", None), (2, "b", None)])], 10)
     query("ALTER TABLE items ADD UNIQUE by_name (name(20))")
     sink.close()
-    sink._versions.clear()
+    sink._ready.forget_tables()
     with pytest.raises(SinkRejected, match="a key that is there already"):
         apply(sink, [net(ITEMS, [(3, "a", "mixed up")])], 20)
     apply(sink, [net(ITEMS, [(3, "c", None), (2, "b2", None)])], 20)
@@ -574,7 +576,7 @@ def test_an_index_on_an_expression_is_no_key_and_no_trouble(sink, query, rows, u
         pytest.skip("MariaDB has no indexes on expressions")
     apply(sink, [net(ITEMS, [(1, "a", None), (2, "b", None)])], 10)
     query("ALTER TABLE items ADD UNIQUE folded ((LOWER(LEFT(name, 20))))")
-    sink._versions.clear()
+    sink._ready.forget_tables()
     with pytest.raises(SinkRejected, match="a key that is there already"):
         apply(sink, [net(ITEMS, [(3, "A", "mixed up")])], 20)
     apply(sink, [net(ITEMS, [(3, "c", None), (2, "b2", None)])], 20)
@@ -585,12 +587,12 @@ def test_an_index_on_an_expression_is_no_key_and_no_trouble(sink, query, rows, u
 
 @pytest.mark.parametrize("prepare", ["apply", "load"])
 def test_an_error_of_our_own_about_a_table_is_its_own_trouble(sink, rows, monkeypatch, prepare):
-    existing = type(sink.dialect).existing
+    existing = sink.dialect.catalog.existing
 
-    def fails(self: Any, session: Any, target: Any) -> Any:
-        return None.lower() if target.name == "items" else existing(self, session, target)
+    def fails(session: Any, target: Any) -> Any:
+        return None.lower() if target.name == "items" else existing(session, target)
 
-    monkeypatch.setattr(type(sink.dialect), "existing", fails)
+    monkeypatch.setattr(sink.dialect.catalog, "existing", fails)
     with pytest.raises(SinkRejected, match=r"AttributeError at test_mysql_sink\.py") as caught:
         apply(sink, [net(ITEMS, [(1, "a", None)])], 10) if prepare == "apply" else load(sink, ITEMS, [])
     assert caught.value.table == ITEMS.table
@@ -658,7 +660,7 @@ def test_a_foreign_key_that_came_after_a_commit_stops_its_table_only(sink, make_
 def test_trouble_after_a_commit_does_not_pass_for_a_refused_one(sink, rows, monkeypatch):
     live(sink, load(sink, ITEMS, [(1, "old", None)]), ITEMS)
     begun = load(sink, COUNTED, [(1, "new", 5)], generation=2)
-    monkeypatch.setattr(sink.dialect, "replace", lambda *_, **__: ["DROP TABLE no_such_table"])
+    monkeypatch.setattr(sink.dialect.statements, "replace", lambda *_, **__: ["DROP TABLE no_such_table"])
     with pytest.raises(SinkUnavailable, match="no_such_table"):
         live(sink, begun, COUNTED)
     assert sink.read_state().tables[ITEMS.table].state is TableState.LIVE
@@ -672,7 +674,7 @@ def test_a_replaced_table_that_can_not_be_dropped_stops_nothing_and_is_dropped_l
     there = query("SHOW TABLES")
     begun = load(sink, COUNTED, [(1, "new", 5)], generation=2)
     query(REFERRING)
-    monkeypatch.setattr(sink.dialect, "references", lambda *_: [])  # nobody saw it come
+    monkeypatch.setattr(sink.dialect.catalog, "references", lambda *_: [])  # nobody saw it come
     live(sink, begun, COUNTED)
     apply(sink, [net(COUNTED, [(2, "newer", 6)])], 10)
     sink.clean()

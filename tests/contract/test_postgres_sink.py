@@ -317,7 +317,7 @@ def test_values_do_not_depend_on_the_settings_of_a_database(hostile_sink, query,
     numbers = pa.array(range(len(values)), pa.int64())
     batch = schema.rows([numbers, values])
     live(hostile_sink, load(hostile_sink, schema, batch), schema)
-    hostile_sink._versions.clear()  # so that the table is looked at as one that is there already
+    hostile_sink._ready.forget_tables()  # so that the table is looked at as one that is there already
     apply(hostile_sink, [net(schema, batch)], 10)
     found = query("SELECT v::text FROM typed ORDER BY id")
     assert found == [(text,) for text in EXPECTED[name]]
@@ -568,7 +568,7 @@ def test_a_key_whose_collation_takes_different_texts_for_equal_is_refused(sink, 
     schema = TableSchema("public", "folded", (Column("k", TEXT), Column("v", TEXT)), ("k",))
     apply(sink, [net(schema, [("a", "x")])], 10)
     query("UPDATE pg_collation SET collisdeterministic = false WHERE collname = 'folding'")
-    sink._versions.clear()
+    sink._ready.forget_tables()
     with pytest.raises(SinkRejected, match=r"no unique index on \(k\)"):
         apply(sink, [net(schema, [("A", "x")])], 20)
 

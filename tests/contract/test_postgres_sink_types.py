@@ -82,7 +82,7 @@ class Pair:
         self.connection = psycopg.connect(source_url, autocommit=True, options=SESSION)
         self.connection.execute("SET client_min_messages = error")
         self.connection.execute(VALUES.DEFINITIONS)
-        source = config.Source(source_url, ("public.*",), slot="pair", publication="pair")
+        source = config.Source(source_url, ("public.*",), own={"slot": "pair", "publication": "pair"})
         self.pipeline = config.Pipeline("pair", source, {"sink": config.Sink(sink_url)}, state=str(state))
         self.source = PostgresSource(self.pipeline)
         self.sink = PostgresSink(self.pipeline, "sink")

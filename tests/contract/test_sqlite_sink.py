@@ -21,7 +21,7 @@ from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.model.types import ColumnType, Kind
 from tailrace.sinks.base import Batch
 from tailrace.sinks.sql import sink as sql_sink
-from tailrace.sinks.sql.quarantine.isolation import delete_again
+from tailrace.sinks.sql.quarantine.entries import delete_again
 from tailrace.sinks.sql.sqlite import session as sqlite_session
 from tailrace.sinks.sql.sqlite.dialect import SqliteSink
 from tailrace.testing.sample_values import DIGITS, SAMPLES, TEXTS, UUIDS
@@ -295,7 +295,8 @@ def test_a_path_with_odd_characters_is_that_path(tmp_path):
     folder = tmp_path / "100% sure? #1 ü"
     folder.mkdir()
     sink = SqliteSink(msgspec.structs.replace(pipeline(folder, "shop")), "replica")
-    sink.dialect.file = msgspec.structs.replace(sink.dialect.file, path=folder / "a%20b?.db")
+    for part in (sink.dialect.server, sink.dialect.staging):
+        part._file = msgspec.structs.replace(part._file, path=folder / "a%20b?.db")
     apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
     assert sink.read_state().watermark == watermark(10)
     sink.close()
@@ -305,7 +306,8 @@ def test_a_path_with_odd_characters_is_that_path(tmp_path):
 
 def test_a_staging_folder_with_odd_characters_is_that_folder(sink, rows, tmp_path, monkeypatch):
     monkeypatch.setattr(sql_sink, "INLINE_BYTES", -1)
-    sink.dialect.file = msgspec.structs.replace(sink.dialect.file, scratch=tmp_path / "100% sure? #1 ü")
+    for part in (sink.dialect.server, sink.dialect.staging):
+        part._file = msgspec.structs.replace(part._file, scratch=tmp_path / "100% sure? #1 ü")
     apply(sink, [net(ITEMS, [(1, "a", None)])], 10)
     assert rows(ITEMS) == [(1, "a", None)]
 

@@ -17,7 +17,7 @@ from support.sinks import SinkDatabase
 from tailrace import config, registry
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.pipeline import verify
-from tailrace.sinks.sql.staging import columns_of
+from tailrace.sinks.sql.writers import columns_of
 from tailrace.testing.sample_values import SAMPLES, TEXTS
 from tailrace.testing.sink_changes import INT, TEXT, apply, net, table_of
 
@@ -153,7 +153,7 @@ def sample(judge: Judge, number: int, name: str) -> tuple[TableSchema, pa.Record
     schema = TableSchema("public", f"t{number}", (Column("id", INT), Column("v", type_)), ("id",))
     batch = schema.rows([pa.array(range(len(values)), pa.int64()), values])
     for _, field in columns_of(schema, batch):
-        misfits = judge.sink.dialect.misfits(field)
+        misfits = judge.sink.dialect.encoding.misfits(field)
         if misfits is not None:
             batch = batch.filter(pa.array(~misfits[0]))
     return schema, batch

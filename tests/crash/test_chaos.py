@@ -36,7 +36,7 @@ pytestmark = [
     pytest.mark.crash,
     pytest.mark.spark,
     pytest.mark.server,
-    pytest.mark.timeout(4 * 3600 if IS_FULL else 600),
+    pytest.mark.timeout(4 * 3600 if IS_FULL else 1800),
 ]
 
 SINKS = ("sqlite", "postgresql", "mysql", "mariadb")

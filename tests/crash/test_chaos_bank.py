@@ -19,8 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import psutil
 import pytest
@@ -37,6 +36,7 @@ from support.sinks import (
     sink_databases,
     wait_until_current,
 )
+from support.watching import Watcher
 from tailrace.sources.postgres.positions import reached
 from tailrace.testing import PostgresServer
 from tailrace.testing.plugin import FAST, requires
@@ -54,7 +54,7 @@ pytestmark = [
     pytest.mark.crash,
     pytest.mark.spark,
     pytest.mark.server,
-    pytest.mark.timeout(4 * 3600 if IS_FULL else 900),
+    pytest.mark.timeout(4 * 3600 if IS_FULL else 1800),
 ]
 
 SLOT = "tailrace_bank"
@@ -72,16 +72,15 @@ SELECT tid, bid, aid, delta, count(*) FROM pgbench_history GROUP BY tid, bid, ai
 """
 
 
-class Observer:
+class Observer(Watcher):
     """Reads the four sums of one sink all the time, from the moment its tables are live. Outages do not trouble it."""
 
     def __init__(self, file: Path, sink: SinkDatabase) -> None:
+        super().__init__()
         self._view, self._sink = SinkView(file, sink.kind), sink
-        self._done = threading.Event()
         self.reads = 0
         self.outages = 0
         self.faults: list[str] = []
-        self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def _watch(self) -> None:
         while not self._done.wait(0.1) and not self._view.is_live():
@@ -101,40 +100,24 @@ class Observer:
                 if len(set(sums)) != 1:
                     self.faults.append(f"{self._sink.kind}, read {self.reads}: {tuple(map(str, sums))}")
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._done.set()
-        self._thread.join(60)
-
-
-class Customers:
+class Customers(Watcher):
     """pgbench in a loop, begun again when its server or its sessions were killed."""
 
-    def __init__(self, server: PostgresServer) -> None:
-        self._server = server
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
+    _patience = 10 * PGBENCH_SECONDS
 
-    def _run(self) -> None:
+    def __init__(self, server: PostgresServer) -> None:
+        super().__init__()
+        self._server = server
+
+    def _watch(self) -> None:
         command: list[str | Path] = [self._server.bin / "pgbench", "--no-vacuum", "--builtin", "tpcb-like"]
         command += ["--client", str(CLIENTS), "--jobs", "1", "--rate", str(RATE), "--time", str(PGBENCH_SECONDS)]
         while not self._done.wait(0.2):
             subprocess.run([*command, self._server.url], capture_output=True, check=False)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._done.set()
-        self._thread.join(10 * PGBENCH_SECONDS)
+    def __exit__(self, *ended: Any) -> None:
+        super().__exit__(*ended)
         assert not self._thread.is_alive()
 
 

@@ -13,7 +13,7 @@ from tailrace import failpoints
 from tailrace.testing import content
 from tailrace.testing.postgres import execute
 
-pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.server]
 
 OF_THE_DRIVER = (
     "snapshot-planned",

@@ -5,18 +5,16 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from support import hot
 from support.hot import HotWorkload
+from support.moved_rows import SLOW_COPY, killed_while_rows_move
 from support.pipelines import Replica, RunningPipeline, position_of, run_until_current, write_pipeline
-from tailrace import failpoints
 from tailrace.testing import content
 
-pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.server]
 
-SLOW_COPY = failpoints.environment("chunk-before-load", action="sleep=0.2")
 """Holds the snapshot open. Catch-up takes several steps, because each takes a few segments of the log only."""
 
 PHASES = {"snapshot": Replica.is_copying, "catch-up": Replica.is_catching_up, "live": Replica.is_live}
@@ -84,25 +82,6 @@ def test_a_capture_process_killed_in_every_phase_is_replaced_while_the_run_goes_
 
 
 def test_a_resumed_copy_takes_nothing_from_later_rows_under_a_key_that_moved(postgres_url: str, tmp_path: Path) -> None:
-    """Rows move to other keys and others take their place on the same pages, before any of them was copied.
-
-    A move comes without the large value, and what the sink has under the old key by then is the other row.
-    """
-    file = write_pipeline(
-        tmp_path,
-        postgres_url,
-        {"replica": f"sqlite:///{tmp_path}/replica.db"},
-        source={"snapshot": {"chunk_bytes": 8192}},
-    )
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute("CREATE TABLE moved (id int PRIMARY KEY, filler text, large text) WITH (fillfactor = 30)")
-        connection.execute("ALTER TABLE moved ALTER large SET STORAGE EXTERNAL")
-        rows = "n, repeat('-', 500), repeat(md5(n::text), 100)"
-        connection.execute(f"INSERT INTO moved SELECT {rows} FROM generate_series(1, 100) n".encode())
-        with RunningPipeline(file, environment=SLOW_COPY) as pipeline:
-            pipeline.wait_for(Replica(file).is_copying, "the copy to be under way")
-            pipeline.kill()
-        connection.execute("UPDATE moved SET id = id + 1000 WHERE id % 2 = 0")
-        connection.execute("UPDATE moved SET id = id + 1 WHERE id < 1000")
+    file = killed_while_rows_move(postgres_url, tmp_path)
     run_until_current(file)
     assert_equal(postgres_url, file)

@@ -19,8 +19,9 @@ from support.pipelines import RunningPipeline, run_until_current, write_pipeline
 from support.sinks import Server, SinkDatabase, SinkView, assert_same_rows, sink_databases
 from tailrace import failpoints
 from tailrace.testing import PostgresServer
+from tailrace.testing.postgres import execute
 
-pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.server]
 
 ROWS = 30_000
 SPARK = {"master": "local[6,4]", "conf": {"spark.default.parallelism": 2}}
@@ -38,9 +39,7 @@ class Setting:
     """Staging tables that killed drivers have left behind."""
 
     def execute(self, *statements: str) -> None:
-        with psycopg.connect(self.url, autocommit=True) as connection:
-            for statement in statements:
-                connection.execute(statement.encode())
+        execute(self.url, *statements)
 
     def kill_at(self, failpoint: str, is_there: Callable[[SinkDatabase], bool], seconds: float = 60) -> None:
         """Hold the driver at `failpoint` until all sinks are there, and kill it."""

@@ -8,18 +8,17 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from support import hot
 from support.hot import HotWorkload
+from support.moved_rows import SLOW_COPY
 from support.pipelines import Replica, RunningPipeline, run_until_current, tailrace, write_pipeline
-from tailrace import failpoints
 from tailrace.testing import content
+from tailrace.testing.postgres import execute
 
-pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.server]
 
-SLOW_COPY = failpoints.environment("chunk-before-load", action="sleep=0.2")
 PHASES = {"snapshot": Replica.is_copying, "catch-up": Replica.is_catching_up, "live": Replica.is_live}
 SLOT = "tailrace_under_test"
 
@@ -55,12 +54,6 @@ def test_the_state_directory_may_be_deleted_in_every_phase_and_so_may_the_replic
         path.unlink()
     run_until_current(file)
     assert_equal(postgres_url, file)
-
-
-def execute(url: str, *statements: str) -> None:
-    with psycopg.connect(url, autocommit=True) as connection:
-        for statement in statements:
-            connection.execute(statement.encode())
 
 
 def everything_in(path: Path) -> list[str]:

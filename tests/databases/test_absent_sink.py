@@ -10,7 +10,7 @@ from support.sinks import SinkView
 from tailrace.testing import PostgresServer
 from tailrace.testing.plugin import FAST, requires
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 
 def execute(url: str, *statements: str) -> list[tuple]:

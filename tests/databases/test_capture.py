@@ -25,7 +25,7 @@ from tailrace.state.storage import Storage
 from tailrace.testing import PostgresServer, content
 from tailrace.testing.plugin import FAST, requires
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 SLOT = "tailrace_under_test"
 TIMEOUT_SECONDS = 5

@@ -15,7 +15,7 @@ from tailrace.testing import PostgresServer, content
 from tailrace.testing.plugin import FAST, requires
 from tailrace.testing.processes import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 
 def status_of(file: Path) -> str:

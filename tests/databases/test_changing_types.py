@@ -13,7 +13,7 @@ from support.pipelines import RunningPipeline, run_until_current, write_pipeline
 from support.sinks import wait_until_current
 from tailrace.testing import PostgresServer, content
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 TABLES = """
 CREATE EXTENSION IF NOT EXISTS vector;

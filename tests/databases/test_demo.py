@@ -16,7 +16,7 @@ import pytest
 
 from tailrace.testing.processes import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.server]
 
 DEMO = [sys.executable, "-m", "tailrace.cli.main", "demo", "--seconds", "8", "--workload-rate", "200"]
 

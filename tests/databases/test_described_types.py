@@ -16,7 +16,7 @@ from tailrace.model.schema import Identity
 from tailrace.model.types import Kind
 from tailrace.testing.processes import wait_until
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.server]
 
 Connection = psycopg.Connection[Any]
 

@@ -23,7 +23,7 @@ from support.sinks import Server, assert_same_rows, sink_databases, wait_until_c
 from tailrace.testing import PostgresServer
 from tailrace.testing.plugin import requires
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 MIB = 1 << 20
 ROOM = 24 * MIB

@@ -20,7 +20,7 @@ from support.pipelines import Replica, RunningPipeline, position_of, tailrace, w
 from tailrace.testing import PostgresServer, content
 from tailrace.testing.rendering import tables_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 MIB = 1 << 20
 MANY = 2_000_000 if os.environ.get("TAILRACE_LARGE") else 400_000  # `make large`

@@ -30,7 +30,7 @@ from tailrace.sources.postgres.positions import reached
 from tailrace.sources.postgres.source import PostgresSource
 from tailrace.testing import PostgresServer
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.slow]
 
 IS_FULL = bool(os.environ.get("TAILRACE_LARGE"))
 MB = 1_000_000

@@ -22,7 +22,7 @@ from tailrace.model.names import table_name
 from tailrace.testing import PostgresServer, content
 from tailrace.testing.rendering import quote, tables_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 KEYS = """
 CREATE TABLE may_be_deferred (k int PRIMARY KEY DEFERRABLE, v text);

@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from support.mysql import MariaDbServer, MySqlServer
 from support.pipelines import RunningPipeline, tailrace, write_pipeline
 from support.sinks import Server, SinkDatabase, SinkView, sink_databases, wait_until_current
 from tailrace.testing import PostgresServer, content
+from tailrace.testing.postgres import execute
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 SINKS = ("sqlite", "postgresql", "mysql", "mariadb")
 
@@ -103,9 +103,7 @@ class Setting:
     sinks: dict[str, SinkDatabase]
 
     def execute(self, *statements: str) -> None:
-        with psycopg.connect(self.url, autocommit=True) as connection:
-            for statement in statements:
-                connection.execute(statement.encode())
+        execute(self.url, *statements)
 
     def assert_same(self) -> None:
         ended = tailrace("verify", self.file)

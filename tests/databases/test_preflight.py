@@ -17,6 +17,7 @@ from tailrace.pipeline import preflight as pipeline_preflight
 from tailrace.sources.base import Finding, Level
 from tailrace.sources.postgres import preflight
 from tailrace.sources.postgres.connection import connect
+from tailrace.sources.postgres.settings import PostgresSettings
 from tailrace.sources.postgres.source import PostgresSource
 from tailrace.testing import PostgresServer
 from tailrace.testing.plugin import FAST, requires
@@ -37,8 +38,8 @@ def slot_of(url: str) -> str:
 
 
 def check(url: str, *tables: str, slot: str | None = None, **settings: Any) -> list[Finding]:
-    source = config.Source(url=url, tables=tables or ("public.*",), **settings)
-    return preflight.check(url, slot or slot_of(url), PUBLICATION, TablePatterns(source.tables), source)
+    patterns = TablePatterns(tables or ("public.*",))
+    return preflight.check(url, slot or slot_of(url), PUBLICATION, patterns, PostgresSettings(**settings))
 
 
 def only(findings: list[Finding], level: Level) -> Finding:
@@ -593,7 +594,8 @@ def test_what_a_preflight_says_will_be_created_is_created(url, role):
         f" ALTER TABLE orders OWNER TO {owner}; ALTER TABLE items OWNER TO {owner}",
     )
     assert levels(check(role)) == {Level.OK}
-    settings = config.Source(url=role, tables=("public.*",), slot=slot_of(url), publication=PUBLICATION)
+    own = {"slot": slot_of(url), "publication": PUBLICATION}
+    settings = config.Source(url=role, tables=("public.*",), own=own)
     sinks = {"replica": config.Sink(url="sqlite:///replica.db")}
     source = PostgresSource(config.Pipeline(name="shop", source=settings, sinks=sinks))
     source.prepare()

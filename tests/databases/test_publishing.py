@@ -23,6 +23,7 @@ from tailrace.sources.base import Finding, Level
 from tailrace.sources.postgres.source import PostgresSource
 from tailrace.testing import PostgresServer
 from tailrace.testing.plugin import FAST, requires
+from tailrace.testing.postgres import execute
 from tailrace.testing.processes import wait_until
 
 pytestmark = pytest.mark.server
@@ -71,19 +72,13 @@ def url(server: PostgresServer) -> Iterator[str]:
     server.drop_database(name)
 
 
-def execute(url: str, *statements: str) -> None:
-    with psycopg.connect(url, autocommit=True) as connection:
-        for statement in statements:
-            connection.execute(statement.encode())
-
-
 def rows(url: str, query: str, *parameters: Any) -> list[Any]:
     with psycopg.connect(url, autocommit=True) as connection:
         return connection.execute(query.encode(), parameters).fetchall()
 
 
 def source_of(url: str, *tables: str, name: str = NAME, **settings: Any) -> PostgresSource:
-    return PostgresSource(config.Pipeline(name, config.Source(url, tables or ("public.*",), **settings), {}))
+    return PostgresSource(config.Pipeline(name, config.Source(url, tables or ("public.*",), own=settings), {}))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from support.pipelines import run_until_current, tailrace, write_pipeline
 from tailrace.testing.processes import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 SINK_TABLE = """
 CREATE TABLE articles (

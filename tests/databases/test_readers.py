@@ -24,7 +24,7 @@ from tailrace.state.storage import Storage
 from tailrace.testing import PostgresServer, content
 from tailrace.testing.plugin import FAST, requires
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.slow]
 
 LOG_BYTES, SEGMENT_BYTES = 256 << 10, 64 << 10
 INSERT = "INSERT INTO items SELECT %s, string_agg(md5(random()::text), '') FROM generate_series(1, 100)"

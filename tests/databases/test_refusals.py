@@ -22,17 +22,12 @@ from support.pipelines import Replica, RunningPipeline, position_of, run_until_c
 from tailrace import failpoints
 from tailrace.testing import PostgresServer, content
 from tailrace.testing.plugin import FAST, requires, unavailable
+from tailrace.testing.postgres import execute
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 SLOT = "tailrace_under_test"
 STOP_SECONDS = 45.0  # seconds on a quiet machine; this allows for a busy one, and for no timeout of ours
-
-
-def execute(url: str, *statements: str) -> None:
-    with psycopg.connect(url, autocommit=True) as connection:
-        for statement in statements:
-            connection.execute(statement.encode())
 
 
 def pipeline_in(folder: Path, url: str, **settings: Any) -> Path:

@@ -29,6 +29,7 @@ from tailrace.sources.postgres import snapshot
 from tailrace.sources.postgres.source import PostgresSource
 from tailrace.testing import PostgresServer, content
 from tailrace.testing.plugin import FAST, requires
+from tailrace.testing.postgres import execute
 
 pytestmark = pytest.mark.server
 
@@ -47,12 +48,6 @@ def url(server: PostgresServer) -> Iterator[str]:
     name = f"sessions_{next(_numbers)}"
     yield server.create_database(name)
     server.drop_database(name)
-
-
-def execute(url: str, *statements: str) -> None:
-    with psycopg.connect(url, autocommit=True) as connection:
-        for statement in statements:
-            connection.execute(statement.encode())
 
 
 def source_of(url: str, *tables: str) -> Any:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-import psycopg
 import pytest
 
 from support.mysql import MariaDbServer, MySqlServer
@@ -27,8 +26,9 @@ from support.sinks import Server, SinkDatabase, SinkView, assert_same_rows, sink
 from tailrace import failpoints
 from tailrace.testing import PostgresServer
 from tailrace.testing.plugin import FAST, requires
+from tailrace.testing.postgres import execute
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 MIB = 1 << 20
 SECRET = "do-not-tell"
@@ -48,9 +48,7 @@ class Story:
     pipeline: RunningPipeline
 
     def execute(self, *statements: str) -> None:
-        with psycopg.connect(self.url, autocommit=True) as connection:
-            for statement in statements:
-                connection.execute(statement.encode())
+        execute(self.url, *statements)
 
     def begin(self, sinks: dict[str, SinkDatabase], environment: dict[str, str] | None = None) -> None:
         """Write the file with these sinks, and start."""

@@ -18,7 +18,7 @@ from tailrace.testing import PostgresServer, content
 from tailrace.testing.plugin import FAST, requires
 from tailrace.testing.processes import lives, wait_until
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.server]
 
 STOP_SECONDS = 30.0  # of a busy machine; Spark alone takes longer than that to start and stop on one
 
@@ -68,7 +68,7 @@ def test_a_new_slot_names_whom_it_waits_for_and_is_given_up_at_once(server: Post
         writer.rollback()
     assert slots(server.url) == []
     source.prepare(listen)
-    settings = config.Source(server.url, ("public.items",), create=False)
+    settings = config.Source(server.url, ("public.items",), own={"create": False})
     assert PostgresSource(config.Pipeline("given_up", settings, {})).drop() == []  # it may be somebody else's
     assert len(source.drop()) == 3
 

@@ -116,7 +116,7 @@ def stopped(file):
         sink.begin_snapshot(TableStatus(schema.table, state, place, schema, 2, rows=500), marks, clear=True)
     sink.commit(Batch(watermark=Watermark("log", 9, "0/20")), fetch=None)
     sink.close()
-    with sqlite3.connect(config.sqlite_path(sink.url)) as connection:
+    with sqlite3.connect(config.sqlite_path(pipeline.sinks["replica"].url)) as connection:
         connection.executemany("INSERT INTO parts VALUES (?)", [[number] for number in range(498)])
     connection.close()
     return file

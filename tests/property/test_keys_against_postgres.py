@@ -17,7 +17,7 @@ from support.capturing import Captured
 from tailrace.columns.net import NetChanges, net_changes
 from tailrace.model.changes import Changes
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.server]
 
 Row = tuple[Any, ...]
 

@@ -25,8 +25,6 @@ from tailrace.model.changes import NO_TRANSACTIONS, Changes, Op
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.model.types import ColumnType, Kind, arrow_type
 
-pytestmark = pytest.mark.timeout(900)  # making a failing example small takes minutes
-
 Row = tuple[int, ...]
 
 NAN, INF = math.nan, math.inf

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 
 import numpy as np
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -30,8 +29,6 @@ from tailrace.model.frames import PADDING, Definition, Frames
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.sources.postgres import pgoutput
 from tailrace.sources.postgres.types import column_type
-
-pytestmark = pytest.mark.timeout(900)  # making a failing example small takes minutes
 
 # a type, its modifier, and some valid values of it in both forms
 TYPES: list[tuple[int, int, list[Value]]] = [

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import pytest
 
-from support.mysql import MySqlServer
+from support.moved_rows import SLOW_COPY
 from support.pipelines import RunningPipeline, tailrace, write_pipeline
-from support.sinks import Server, SinkDatabase, assert_same_rows, sink_databases, wait_until_current
-from tailrace import failpoints
-from tailrace.testing import PostgresServer
+from support.sinks import SinkDatabase, assert_same_rows, wait_until_current
+from support.watching import Watcher
 from tailrace.testing.postgres import execute
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 ROWS = 20_000
-SLOW_COPY = failpoints.environment("chunk-before-load", action="sleep=0.2")
 
 ALTERED = (
     "ALTER TABLE evolving ADD COLUMN c int DEFAULT 7",
@@ -46,24 +40,14 @@ COLUMNS = {
 }
 
 
-@pytest.fixture
-def sinks(
-    postgres_server: PostgresServer, mysql_server: MySqlServer, tmp_path: Path
-) -> Iterator[dict[str, SinkDatabase]]:
-    servers: dict[str, Server] = {"postgresql": postgres_server, "mysql": mysql_server}
-    with sink_databases(servers, tmp_path) as made:
-        yield made
-
-
-class Reader:
+class Reader(Watcher):
     """Counts a table's rows all the time, in a thread. They only ever get more; `faults` says where that was not so."""
 
     def __init__(self, sink: SinkDatabase, table: str) -> None:
+        super().__init__()
         self._sink, self._query = sink, f"SELECT count(*) FROM {table}"
-        self._done = threading.Event()
         self.reads, self.most = 0, 0
         self.faults: list[str] = []
-        self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def _watch(self) -> None:
         with self._sink.connect() as connection, closing(connection.cursor()) as cursor:
@@ -83,16 +67,6 @@ class Reader:
         if count < self.most:
             self.faults.append(f"{self._sink.kind}: {count} rows after {self.most}")
         self.most = max(self.most, count)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._done.set()
-        self._thread.join(60)
 
 
 def copies_into(pipeline: RunningPipeline, sinks: dict[str, SinkDatabase], table: str) -> dict[str, int]:

@@ -15,7 +15,7 @@ from tailrace.testing.plugin import FAST, requires
 from tailrace.testing.postgres import execute
 from tailrace.testing.processes import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 PUBLICATION = "tailrace_under_test"
 A_WHILE_SECONDS = 10.0

@@ -10,54 +10,40 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
-from support.mysql import MySqlServer
 from support.pipelines import RunningPipeline, captured, position_of, write_pipeline
 from support.sinks import (
-    Server,
     SinkDatabase,
     SinkView,
     assert_same_rows,
     freeze_between_commits,
-    sink_databases,
     wait_until_current,
 )
+from support.watching import Watcher
 from tailrace import config, registry
 from tailrace.model.lifecycle import TableState
 from tailrace.sources.postgres.positions import parse_lsn, reached
-from tailrace.testing import PostgresServer
 from tailrace.testing.postgres import execute, free_slot
 from tailrace.testing.sink_changes import LOOSE, chunk, status, table_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 SLOT = "tailrace_under_test"
 ITEMS = ("id", "n", "t")
 EVENTS = ("n", "t")
 
 
-@pytest.fixture
-def sinks(
-    postgres_server: PostgresServer, mysql_server: MySqlServer, tmp_path: Path
-) -> Iterator[dict[str, SinkDatabase]]:
-    servers: dict[str, Server] = {"postgresql": postgres_server, "mysql": mysql_server}
-    with sink_databases(servers, tmp_path) as made:
-        yield made
-
-
-class Watermarks:
+class Watermarks(Watcher):
     """Reads the sinks' watermarks all the time, in a thread; `moved_back` names the sinks where one went back."""
 
     def __init__(self, file: Path, sinks: dict[str, SinkDatabase]) -> None:
+        super().__init__()
         self._views = {name: SinkView(file, name) for name in sinks}
         self._furthest = dict.fromkeys(sinks, 0)
-        self._done = threading.Event()
         self.moved_back: dict[str, str] = {}
-        self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def _watch(self) -> None:
         while not self._done.wait(0.01):
@@ -69,16 +55,6 @@ class Watermarks:
                 if place < self._furthest[name]:
                     self.moved_back[name] = mark.position
                 self._furthest[name] = max(place, self._furthest[name])
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._done.set()
-        self._thread.join(60)
 
 
 def assert_equal(url: str, sinks: dict[str, SinkDatabase]) -> None:

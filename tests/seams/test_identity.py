@@ -30,7 +30,7 @@ from tailrace.testing.plugin import FAST, requires
 from tailrace.testing.postgres import execute
 from tailrace.testing.processes import free_port, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 SLOT = "tailrace_under_test"
 TABLE = ("CREATE TABLE items (id int PRIMARY KEY, t text)", "INSERT INTO items VALUES (1, 'one'), (2, 'two')")

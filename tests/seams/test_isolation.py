@@ -6,7 +6,7 @@ Nor does its size: small tables are live while a large one is being copied.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,27 +14,16 @@ from typing import Any
 import psycopg
 import pytest
 
-from support.mysql import MySqlServer
 from support.pipelines import LONGEST_SECONDS, RunningPipeline, states, tailrace, write_pipeline
-from support.sinks import Server, SinkDatabase, assert_same_rows, sink_databases
+from support.sinks import SinkDatabase, assert_same_rows
 from tailrace import failpoints
-from tailrace.testing import PostgresServer
 from tailrace.testing.postgres import execute
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 TABLES = ("checked", "dated", "vanished", "fine")
 COLUMNS = ("id", "n", "d")
 SECRET = 424242
-
-
-@pytest.fixture
-def sinks(
-    postgres_server: PostgresServer, mysql_server: MySqlServer, tmp_path: Path
-) -> Iterator[dict[str, SinkDatabase]]:
-    servers: dict[str, Server] = {"postgresql": postgres_server, "mysql": mysql_server}
-    with sink_databases(servers, tmp_path) as made:
-        yield made
 
 
 class Pipeline:

@@ -11,7 +11,7 @@ from tailrace.testing import PostgresServer
 from tailrace.testing.plugin import FAST, requires
 from tailrace.testing.postgres import execute
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 
 def create(url: str, table: str, owner: str) -> None:

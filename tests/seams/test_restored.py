@@ -8,17 +8,15 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import psycopg
 import pytest
 
-from support.pipelines import Replica, RunningPipeline, run_until_current, tailrace, write_pipeline
+from support.moved_rows import killed_while_rows_move
+from support.pipelines import RunningPipeline, run_until_current, tailrace, write_pipeline
 from tailrace import failpoints
 from tailrace.testing import content
 from tailrace.testing.postgres import execute
 
-pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(900)]
-
-SLOW_COPY = failpoints.environment("chunk-before-load", action="sleep=0.2")
+pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.server]
 
 
 def assert_equal(url: str, folder: Path) -> None:
@@ -99,22 +97,7 @@ def test_a_copy_that_is_resumed_and_killed_again_takes_nothing_from_later_rows(
     postgres_url: str, tmp_path: Path
 ) -> None:
     """As when it is killed once, in test_kills. The second death comes when its last chunk is loaded."""
-    file = write_pipeline(
-        tmp_path,
-        postgres_url,
-        {"replica": f"sqlite:///{tmp_path}/replica.db"},
-        source={"snapshot": {"chunk_bytes": 8192}},
-    )
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute("CREATE TABLE moved (id int PRIMARY KEY, filler text, large text) WITH (fillfactor = 30)")
-        connection.execute("ALTER TABLE moved ALTER large SET STORAGE EXTERNAL")
-        rows = "n, repeat('-', 500), repeat(md5(n::text), 100)"
-        connection.execute(f"INSERT INTO moved SELECT {rows} FROM generate_series(1, 100) n".encode())
-        with RunningPipeline(file, environment=SLOW_COPY) as pipeline:
-            pipeline.wait_for(Replica(file).is_copying, "the copy to be under way")
-            pipeline.kill()
-        connection.execute("UPDATE moved SET id = id + 1000 WHERE id % 2 = 0")
-        connection.execute("UPDATE moved SET id = id + 1 WHERE id < 1000")
+    file = killed_while_rows_move(postgres_url, tmp_path)
     with RunningPipeline(file, environment=failpoints.environment("snapshot-finished")) as pipeline:
         assert pipeline.ended() == -9, pipeline.output
     run_until_current(file)

@@ -16,7 +16,7 @@ from support.pipelines import RunningPipeline, run_until_current, wait_until_sam
 from tailrace.testing import content
 from tailrace.testing.postgres import execute
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 PLAIN = (
     *("filled", "scaled", "vacuumed", "boxed", "remade", "odd", "called_0"),

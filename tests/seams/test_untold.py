@@ -15,7 +15,7 @@ from tailrace.testing import PostgresServer, content
 from tailrace.testing.plugin import FAST, requires
 from tailrace.testing.postgres import execute
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.server]
 
 PUBLICATION = "tailrace_under_test"
 PLAIN = ("plain", "renamed", "moved", "exchanged", "unlogged", "policed")

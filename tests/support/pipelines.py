@@ -23,8 +23,8 @@ from tailrace.config import load
 from tailrace.errors import SinkError
 from tailrace.log.reader import LogReader
 from tailrace.model.lifecycle import TableState
+from tailrace.registry import make_sink
 from tailrace.sinks.base import SinkState
-from tailrace.sinks.sql.sqlite.dialect import SqliteSink
 from tailrace.sources.postgres.positions import reached
 from tailrace.state.layout import LOG
 from tailrace.state.storage import Storage
@@ -148,12 +148,12 @@ class RunningPipeline:
     def ended(self, seconds: float = WAIT_SECONDS) -> int:
         """The exit code, once it has ended."""
         try:
-            code = self.process.wait(seconds)
-        except subprocess.TimeoutExpired as error:
+            wait_until(lambda: self.process.poll() is not None, seconds=seconds, what="its end", every=0.02)
+        except TimeoutError as error:
             self.kill()
             raise AssertionError(f"the pipeline did not end in {seconds:g} s:\n{self.output}") from error
         self._join()
-        return code
+        return self.process.wait()
 
     def _join(self) -> None:
         """Wait for its last words; a child that outlives it for a moment may hold its output open."""
@@ -229,7 +229,7 @@ def run_until_current(file: Path, environment: Mapping[str, str] | None = None) 
 
 
 class Replica:
-    """What a SQLite sink remembers of its pipeline, seen from beside it."""
+    """What a sink remembers of its pipeline, seen from beside it."""
 
     def __init__(self, file: Path, sink: str = "replica") -> None:
         self._pipeline, self._sink = load(file), sink
@@ -237,7 +237,7 @@ class Replica:
     def state(self) -> SinkState:
         """Empty while there is no file, or one that is just being made."""
         try:
-            return SqliteSink(self._pipeline, self._sink).read_state()
+            return make_sink(self._pipeline, self._sink).read_state()
         except SinkError:
             return SinkState(None, {}, {})
 

@@ -14,6 +14,7 @@ from tailrace.cli import init
 from tailrace.cli.main import COMMANDS, main, parser
 from tailrace.config import load
 from tailrace.errors import ConfigError, MissingExtra, PositionLost
+from tailrace.sources.postgres.settings import PostgresSettings
 
 ROOT = Path(__file__).parents[2]
 NAMES = [command.__name__.rpartition(".")[2] for command in COMMANDS]
@@ -93,9 +94,11 @@ def test_init_shows_the_defaults_it_comments_out(tmp_path):
     full = load(path, {"DB_PASSWORD": "x"})
     assert full.spark.conf, "the commented keys were switched on"
     assert full.log == plain.log
-    assert (full.slot_name, full.publication_name) == (plain.slot_name, plain.publication_name)
+    own, defaults = full.source_settings(PostgresSettings), PostgresSettings()
+    assert (own.slot_of("shop"), own.publication_of("shop")) == (defaults.slot_of("shop"),) * 2
+    assert (own.create, own.binary) == (defaults.create, defaults.binary)
     assert full.source.snapshot.chunk_bytes == plain.source.snapshot.chunk_bytes
-    for name in ("create", "binary", "acknowledge", "heartbeat_ms"):
+    for name in ("acknowledge", "heartbeat_ms"):
         assert getattr(full.source, name) == getattr(plain.source, name)
     for name in ("max_rows",):
         assert getattr(full.sinks["replica"], name) == getattr(plain.sinks["replica"], name)

@@ -25,6 +25,7 @@ from tailrace.config import (
     sqlite_path,
 )
 from tailrace.errors import ConfigError
+from tailrace.sources.postgres.settings import PostgresSettings
 
 SHOP = """
 name: shop
@@ -77,14 +78,16 @@ def test_the_file_of_the_design_loads(write, tmp_path):
 
 def test_slot_and_publication_are_named_after_the_pipeline(write):
     pipeline = load(write(SHOP), PASSWORD)
-    assert pipeline.slot_name == "tailrace_shop"
-    assert pipeline.publication_name == "tailrace_shop"
+    settings = pipeline.source_settings(PostgresSettings)
+    assert settings.slot_of(pipeline.name) == "tailrace_shop"
+    assert settings.publication_of(pipeline.name) == "tailrace_shop"
 
 
 def test_slot_and_publication_may_be_chosen(write):
     text = SHOP.replace("  tables:", "  slot: mine\n  publication: Ours\n  tables:")
     pipeline = load(write(text), PASSWORD)
-    assert (pipeline.slot_name, pipeline.publication_name) == ("mine", "Ours")
+    settings = pipeline.source_settings(PostgresSettings)
+    assert (settings.slot_of("shop"), settings.publication_of("shop")) == ("mine", "Ours")
 
 
 def test_relative_paths_are_relative_to_the_file(write, tmp_path, monkeypatch):
@@ -191,7 +194,7 @@ WRONG: list[tuple[str, str, str, str, str | None]] = [
         "name: shop",
         "",
         "name: missing",
-        "add `name:` (lower case letters, digits and _; names slot and publication)",
+        "add `name:` (lower case letters, digits and _; names what is made in the source)",
     ),
     ("text for a list", '[public.*, "!public.audit_*"]', "public.*", "source.tables: expected a list, got text", None),
     ("a number for text", "./state", "5", "state: expected text, got a whole number", None),

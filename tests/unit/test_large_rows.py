@@ -16,15 +16,15 @@ import pytest
 from tailrace.errors import SinkRejected
 from tailrace.model.types import ColumnType, Kind, arrow_type
 from tailrace.sinks.mapping import SchemaMapping
-from tailrace.sinks.sql import chunks, sessions
-from tailrace.sinks.sql import merging as applying
+from tailrace.sinks.sql import chunks, sessions, table_merge
 from tailrace.sinks.sql.dialect import Field
-from tailrace.sinks.sql.merging import Stale, TableMerge
-from tailrace.sinks.sql.mysql import encode as mysql_text
-from tailrace.sinks.sql.postgres import encode as postgres_binary
-from tailrace.sinks.sql.quarantine import sifting
-from tailrace.sinks.sql.quarantine.sifting import Sieve
+from tailrace.sinks.sql.mysql import encoding as mysql_text
+from tailrace.sinks.sql.postgres import encoding as postgres_binary
+from tailrace.sinks.sql.quarantine import sieve as sieve_module
+from tailrace.sinks.sql.quarantine.isolation import Isolation
+from tailrace.sinks.sql.quarantine.sieve import Sieve
 from tailrace.sinks.sql.sessions import in_pieces
+from tailrace.sinks.sql.table_merge import TableMerge
 from tailrace.sources.postgres import copy_stream as copying
 from tailrace.sources.postgres.copy_stream import CopiedRows, together
 from tailrace.testing.sink_changes import ITEMS, table_of
@@ -131,10 +131,10 @@ class Source:
 
 @pytest.mark.parametrize(("size", "pieces"), [(1, [64, 236]), (100_000, [64, 9]), (2_000_000, [64, 1])])
 def test_rows_that_the_sink_lacks_are_read_from_the_source_by_their_size(size, pieces, monkeypatch):
-    monkeypatch.setattr(applying, "FETCH_BYTES", 1_000_000)
+    monkeypatch.setattr(table_merge, "FETCH_BYTES", 1_000_000)
     source = Source(size)
     mapping = SchemaMapping({}, lambda _: False)
-    merge = TableMerge(None, None, mapping, None, ITEMS, "items", is_single_key=True, stale=Stale(ITEMS))
+    merge = TableMerge(Isolation(None, None, mapping, is_fatal=True), ITEMS, "items", is_single_key=True)
     found = [row["id"] for rows in merge._fetched([(n,) for n in range(300)], source.fetch) for row in rows.to_pylist()]
     assert found == list(range(300))
     assert source.asked[:2] == pieces
@@ -152,14 +152,14 @@ def test_a_table_is_read_in_pieces_by_the_size_of_its_rows(monkeypatch):
 
 
 class Picky:
-    """A dialect that can not hold any text."""
+    """An encoding that can not hold any text."""
 
     def misfits(self, field: Field):
         return (np.ones(len(field.array), np.bool_), "a text") if field.type.kind is Kind.TEXT else None
 
 
 def test_rows_that_are_set_aside_may_not_be_too_large_together(monkeypatch):
-    monkeypatch.setattr(sifting, "MOST_REJECTED_BYTES", 10_000)
+    monkeypatch.setattr(sieve_module, "MOST_REJECTED_BYTES", 10_000)
     sieve = Sieve(Picky())
     sieve.rows(ITEMS, table_of(ITEMS, [(1, "x" * 9000, None)]), "upsert")
     assert len(sieve.rejected) == 1

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import shutil
+import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +20,7 @@ from tailrace.sources.findings import fail, failure, number_of, ok, some_of, war
 from tailrace.sources.postgres.facts import SlotState
 from tailrace.sources.postgres.preflight import slot_findings, version_finding
 from tailrace.sources.postgres.preflight_tables import is_wildcard, likely_meant
+from tailrace.spark import versions
 
 
 def test_findings_that_do_not_fail_raise_nothing():
@@ -91,7 +96,7 @@ class Here:
 def slot(**changes):
     facts = {"kind": "logical", "plugin": "pgoutput", "database": "shop", "active_pid": None, "has_position": True}
     facts |= {"wal_status": "reserved", "invalidation": None, "is_two_phase": False}
-    return SlotState(**facts | {"safe_size": None, "retained_size": "16 MB"} | changes)
+    return SlotState(**facts | {"retained_size": "16 MB"} | changes)
 
 
 @pytest.mark.parametrize(
@@ -193,15 +198,38 @@ def test_an_unknown_sink_or_source_is_a_finding_and_no_exception(tmp_path):
 def test_a_pyspark_that_cannot_be_imported_names_the_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyspark", None)
     finding = preflight.pyspark_finding()
-    assert finding.fix == "pip install 'pyspark>=4.3,<4.4'"
+    assert finding.fix == "pip install 'pyspark>=4.1,<4.4'"
     with pytest.raises(MissingExtra):
         preflight.raise_if_failing([finding])
 
 
-def test_an_old_pyspark_is_refused(monkeypatch):
-    monkeypatch.setattr("pyspark.__version__", "3.5.1")
-    assert preflight.pyspark_finding().message == "pyspark 3.5.1 is too old: 4.3 or newer is needed"
+@pytest.mark.parametrize("version", ["3.5.1", "4.0.3", "4.4.0", "5.0.0.dev0"])
+def test_a_pyspark_that_is_too_old_or_too_new_is_refused(monkeypatch, version):
+    monkeypatch.setattr("pyspark.__version__", version)
+    said = f"pyspark {version} is not one that tailrace runs on: it needs 4.1 to 4.3"
+    assert preflight.pyspark_finding().message == said
 
 
-def test_the_pyspark_of_this_environment_is_new_enough():
+def test_a_run_with_another_pyspark_says_so_before_it_needs_any_of_it(tmp_path):
+    (tmp_path / "pyspark").mkdir()
+    (tmp_path / "pyspark" / "__init__.py").write_text("__version__ = '3.5.1'")
+    (tmp_path / "p.yml").write_text(
+        "name: p\nsource: {url: 'postgresql://h/d', tables: ['*.*']}\nsinks: {replica: {url: 'sqlite:///r.db'}}"
+    )
+    command = [sys.executable, "-m", "tailrace.cli.main", "run", "p.yml"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+    assert done.stderr.splitlines() == [
+        "error: pyspark 3.5.1 is not one that tailrace runs on: it needs 4.1 to 4.3",
+        f"hint: {versions.INSTALL}",
+    ]
+    assert done.returncode == 2
+
+
+def test_the_pyspark_of_this_environment_will_do():
     assert preflight.pyspark_finding().level is Level.OK
+
+
+def test_the_versions_that_are_accepted_are_those_that_are_installed():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert f"pip install '{next(d for d in project['dependencies'] if 'pyspark' in d)}'" == versions.INSTALL

@@ -15,7 +15,7 @@ from tailrace.model import extremes, shapes
 from tailrace.model.changes import NO_TRANSACTIONS, Changes, Op, concat
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.model.types import ColumnType, Kind
-from tailrace.sinks.sql.composing import compose
+from tailrace.sinks.sql.pieces import compose
 from tailrace.sources.postgres.values.arrays import array_literal
 from tailrace.testing.sample_values import NUMERIC_12_2, SAMPLES
 from tailrace.testing.sink_changes import net

@@ -28,7 +28,7 @@ def add_pipeline(parser: argparse.ArgumentParser) -> None:
         help="such as 'public.*' '!public.audit_*' (default: all)",
     )
     urls.add_argument("--state", metavar="DIR", help="folder of the change log (default: ./state/NAME)")
-    urls.add_argument("--name", help="names slot and publication (default: made from the two URLs)")
+    urls.add_argument("--name", help="names what is made in the source (default: made from the two URLs)")
 
 
 def pipeline(args: argparse.Namespace) -> Pipeline:

@@ -21,10 +21,12 @@ source:
   # schema.table; * and ? are wildcards, ! excludes. Quote what begins with * or !
   tables: [public.*, "!public.audit_*"]
 
+  # PostgreSQL's own:
   # slot: tailrace_shop
   # publication: tailrace_shop
   # create: true             # create slot and publication when they are missing
   # binary: true             # binary values: faster, the same content
+
   # acknowledge: sinks       # the source may forget what all sinks have; `log`: what the change log has
   # heartbeat_ms: 1000       # how often the source hears from us
   # snapshot:
@@ -53,7 +55,8 @@ state: ./state
 #   # keep: 24 h           # history that stays though every sink has it; or a size such as 10 GiB
 
 # spark:
-#   master: local[*]
+#   master: local[*]         # or spark://host:7077, yarn, k8s://…; what spark-submit says counts more
+#   ship: true               # send tailrace itself to the workers of a cluster; false where it is installed there
 #   conf:
 #     spark.driver.memory: 2g
 """

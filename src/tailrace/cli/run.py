@@ -30,6 +30,10 @@ def run(args: argparse.Namespace) -> int:
     with open_view() as view:
         view.say(Starting(doing="loading"))  # pyspark alone takes a second
 
+        from tailrace.pipeline import preflight
+
+        preflight.refuse_other_spark()
+
         from tailrace.pipeline import runner
 
         return runner.run(wanted, until_current=args.until_current, view=view)

@@ -15,9 +15,11 @@ from tailrace.config.pipeline import (
     Snapshot,
     Source,
     Spark,
-    json_schema,
 )
-from tailrace.config.urls import redact, scheme, sqlite_path
+from tailrace.config.schema import json_schema
+from tailrace.config.sections import Settings
+from tailrace.config.urls import redact, sqlite_path
+from tailrace.registry import scheme
 
 __all__ = [
     "Acknowledge",
@@ -28,6 +30,7 @@ __all__ = [
     "OnError",
     "OnTableError",
     "Pipeline",
+    "Settings",
     "Sink",
     "Snapshot",
     "Source",

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 import yaml
 
-from tailrace.config.explaining import explain
 from tailrace.config.patterns import by_table
 from tailrace.config.pipeline import Log, Pipeline
+from tailrace.config.reading import read
 from tailrace.config.substitution import substitute
 from tailrace.config.urls import redact, resolve_folder, resolve_url
 from tailrace.errors import ConfigError
@@ -102,11 +102,7 @@ def _parse(text: str) -> Any:
 
 
 def _build(document: Any, folder: Path, environ: Mapping[str, str]) -> Pipeline:
-    document = substitute(document, environ)
-    try:
-        pipeline = msgspec.convert(document, Pipeline, strict=False)
-    except msgspec.ValidationError as error:
-        raise explain(error, document) from None
+    pipeline = read(substitute(document, environ), Pipeline)
     with _at("source.tables"):
         _ = pipeline.source.patterns
     with _at("log.keep"):

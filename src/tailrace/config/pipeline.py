@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, ClassVar, TypeVar
 
-import msgspec
 from msgspec import Meta
 
+from tailrace import registry
 from tailrace.config import keeping
+from tailrace.config.connectors import Connector
 from tailrace.config.patterns import TablePatterns
-from tailrace.config.urls import redact, redact_setting
+from tailrace.config.reading import read
+from tailrace.config.sections import Section, Settings
 
 NAME = "^[a-z0-9_]{1,40}$"
-SERVER_NAME = "^[a-z0-9_]{1,63}$"
 URL = "^[a-z][a-z0-9+.-]*:"
 MIB = 1024 * 1024
+
+S = TypeVar("S", bound=Settings)
 
 Url = Annotated[str, Meta(pattern=URL, description="scheme://user:password@host:port/database")]
 SinkName = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -59,37 +62,21 @@ class Misfits(StrEnum):
     QUARANTINE = "quarantine"  # the row is set aside, and the others go on
 
 
-class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """A mapping of the file. Its repr never shows a password."""
-
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
-        fields = [(name, getattr(self, name)) for name in self.__struct_fields__]
-        return [(name, redact(value) if name == "url" else value) for name, value in fields]
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
-
-
 class Snapshot(Section, frozen=True):
     """The initial copy of a table."""
 
     chunk_bytes: Annotated[Bytes, Meta(description="how much of a table is loaded in one step")] = 16 * MIB
 
 
-class Source(Section, frozen=True):
+class Source(Connector, frozen=True):
     """The database read from."""
 
+    group: ClassVar[str] = registry.SOURCES
     url: Url
     tables: Annotated[
         tuple[str, ...],
         Meta(min_length=1, description="patterns on schema.table; `*` and `?` are wildcards, a leading `!` excludes"),
     ]
-    slot: Annotated[str, Meta(pattern=SERVER_NAME, description="replication slot; default: tailrace_<name>")] | None = (
-        None
-    )
-    publication: Annotated[str, Meta(min_length=1, max_length=63, description="default: tailrace_<name>")] | None = None
-    create: Annotated[bool, Meta(description="create slot and publication when they are missing")] = True
-    binary: Annotated[bool, Meta(description="ask for binary values: faster, the same content")] = True
     acknowledge: Annotated[
         Acknowledge,
         Meta(description="the source may forget a change once all `sinks` have it, or once the change `log` has it"),
@@ -104,9 +91,10 @@ class Source(Section, frozen=True):
         return TablePatterns(self.tables)
 
 
-class Sink(Section, frozen=True):
+class Sink(Connector, frozen=True):
     """A system written to."""
 
+    group: ClassVar[str] = registry.SINKS
     url: Url
     schemas: Annotated[dict[str, str], Meta(description="source schema: schema in the sink")] = {}
     tables: Annotated[dict[str, SinkName], Meta(description="source table (schema.name): its name in the sink")] = {}
@@ -164,20 +152,21 @@ class Spark(Section, frozen=True):
 
     master: Annotated[str, Meta(description="default: what spark-submit says, else local[*]")] | None = None
     conf: Annotated[dict[str, str | bool | int | float], Meta(description="Spark settings, as in spark-defaults")] = {}
+    ship: Annotated[
+        bool, Meta(description="send tailrace itself to the workers of a cluster; false where it is installed on them")
+    ] = True
 
     def settings(self) -> dict[str, str]:
         """`conf` as Spark wants it: text only, `true` and `false` in lower case."""
         return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in self.conf.items()}
 
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
-        conf = {key: redact_setting(key, value) for key, value in self.conf.items()}
-        return [("master", self.master), ("conf", conf)]
-
 
 class Pipeline(Section, frozen=True):
     """One source, its tables, its sinks. Made by `load` or `from_urls`, which resolve its relative paths."""
 
-    name: Annotated[str, Meta(pattern=NAME, description="lower case letters, digits and _; names slot and publication")]
+    name: Annotated[
+        str, Meta(pattern=NAME, description="lower case letters, digits and _; names what is made in the source")
+    ]
     source: Source
     sinks: Annotated[
         dict[Annotated[str, Meta(pattern=NAME)], Sink], Meta(min_length=1, description="the sinks, each with a name")
@@ -190,25 +179,10 @@ class Pipeline(Section, frozen=True):
     log: Log = Log()
     spark: Spark = Spark()
 
-    @property
-    def slot_name(self) -> str:
-        return self.source.slot or f"tailrace_{self.name}"
+    def source_settings(self, kind: type[S]) -> S:
+        """What the source's section has of its own, as the source declares it. Raises ConfigError."""
+        return read(self.source.own, kind, ("source",))
 
-    @property
-    def publication_name(self) -> str:
-        return self.source.publication or f"tailrace_{self.name}"
-
-
-def json_schema() -> dict[str, Any]:
-    """The JSON Schema of the pipeline file, for editors."""
-    schema = msgspec.json.schema(Pipeline)
-    for definition in schema["$defs"].values():
-        for key, value in definition.get("properties", {}).items():
-            if key.endswith("_bytes"):
-                definition["properties"][key] = _size_or_text(value)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "tailrace pipeline", **schema}
-
-
-def _size_or_text(schema: dict[str, Any]) -> dict[str, Any]:
-    number = {key: schema.pop(key) for key in ("type", "minimum")}
-    return {**schema, "anyOf": [number, {"type": "string"}]}
+    def sink_settings(self, name: str, kind: type[S]) -> S:
+        """What a sink's section has of its own, as the sink declares it. Raises ConfigError."""
+        return read(self.sinks[name].own, kind, ("sinks", name))

@@ -1,4 +1,4 @@
-"""`${VARIABLE}` and `${VARIABLE:-default}` inside the values of a document, and sizes written as `64 MiB`.
+"""`${VARIABLE}` and `${VARIABLE:-default}` inside the values of a document.
 
 Substitution comes after YAML has been parsed, so a secret may hold any character. In the `user:password@` part of a URL
 a value is percent-encoded as well: the variable holds the password as it is. `$${` stands for a plain `${`.
@@ -14,21 +14,17 @@ from urllib.parse import quote
 from tailrace.errors import ConfigError
 
 _VARIABLE = re.compile(r"\$\$\{|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\})?")
-_SIZE_KEY = re.compile(r"(source\.snapshot|sinks\.[^.]+|log)\.\w+_bytes")
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]i?)?B?\s*", re.IGNORECASE)
-_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def substitute(value: Any, environ: Mapping[str, str], path: str = "") -> Any:
-    """The document with variables and sizes replaced; keys stay as they are."""
+    """The document with variables replaced; keys stay as they are."""
     match value:
         case dict():
             return {key: substitute(item, environ, f"{path}.{key}".lstrip(".")) for key, item in value.items()}
         case list():
             return [substitute(item, environ, f"{path}[{index}]") for index, item in enumerate(value)]
         case str():
-            text = _expand(value, environ, path)
-            return _size(text, path) if _SIZE_KEY.fullmatch(path) else text
+            return _expand(value, environ, path)
         case _:
             return value
 
@@ -53,11 +49,3 @@ def _expand(text: str, environ: Mapping[str, str], path: str) -> str:
         return quote(value, safe="") if found.start() in userinfo else value
 
     return _VARIABLE.sub(replace, text)
-
-
-def _size(text: str, path: str) -> int:
-    found = _SIZE.fullmatch(text)
-    if found is None:
-        raise ConfigError(f"{path}: expected a size in bytes", hint="write a number, or one with a unit such as 64 MiB")
-    number, unit = float(found[1]), (found[2] or "").upper()
-    return int(number * (1024 if unit.endswith("I") or not unit else 1000) ** _POWERS[unit[:1]])

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from tailrace.errors import ConfigError
+from tailrace.registry import scheme
 
 HIDDEN = "***"
 _SECRET_KEY = r"[^=&?]*(?:password|passwd|passfile|secret|token|access[._-]?key|credential)[^=&]*"
 _SECRET_PARAMETER = re.compile(rf"(?<=[?&])({_SECRET_KEY})=[^&#]*", re.IGNORECASE)
 _HOST = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:\d*)?")
-_SECRET_SETTING = re.compile(_SECRET_KEY, re.IGNORECASE)
-
-
-def scheme(url: str) -> str:
-    """`postgresql` of `postgresql://…`, in lower case."""
-    return url.partition(":")[0].lower()
+_SECRET_SETTING = re.compile(rf"{_SECRET_KEY}|(?:api|private)[._-]?key|[._]pem$|jaas", re.IGNORECASE)
 
 
 def redact(url: str) -> str:
@@ -33,9 +30,21 @@ def redact(url: str) -> str:
     return start + separator + _SECRET_PARAMETER.sub(rf"\1={HIDDEN}", rest)
 
 
-def redact_setting(key: str, value: object) -> object:
-    """A Spark setting's value, hidden if its key sounds like a secret."""
-    return HIDDEN if _SECRET_SETTING.search(key) else value
+def redact_setting(key: str, value: Any) -> Any:
+    """A setting's value without secrets: those of URLs, and what stands under a key that sounds like one."""
+    match value:
+        case None | bool():
+            return value
+        case dict():
+            return {name: redact_setting(f"{key}.{name}", each) for name, each in value.items()}
+        case _ if _SECRET_SETTING.search(key):
+            return HIDDEN
+        case list() | tuple():
+            return type(value)(redact_setting(key, each) for each in value)
+        case str() if key == "url" or "://" in value:
+            return redact(value)
+        case _:
+            return value
 
 
 def sqlite_path(url: str) -> Path:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from os import PathLike, environ
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tailrace import config
 from tailrace.sources.base import Finding
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 class Pipeline:
@@ -34,13 +37,21 @@ class Pipeline:
 
         return preflight.check(self.settings)
 
-    def run(self, *, until_current: bool = False) -> None:
-        """Run until stopped, or until the sinks have all that is committed now. Raises a TailraceError."""
+    def run(self, spark: SparkSession | None = None, *, until_current: bool = False) -> None:
+        """Run until stopped, or until the sinks have all that is committed now. Raises a TailraceError.
+
+        In `spark`, the active session, or one of its own. A session that it did not make goes on afterwards as it was:
+        nothing of its settings is changed, and it is not stopped.
+        """
+        from tailrace.pipeline import preflight
+
+        preflight.refuse_other_spark()
+
         from tailrace.pipeline.runner import Runner
         from tailrace.views.view import open_view
 
         with open_view() as view:
-            Runner(self.settings, view).run(until_current=until_current)
+            Runner(self.settings, view, spark).run(until_current=until_current)
 
     def verify(self) -> list[Any]:
         """A comparison for every table in every sink; each has `is_equal`."""

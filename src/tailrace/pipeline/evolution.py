@@ -3,7 +3,9 @@
 In place: columns dropped (the sink keeps them), columns added (with the value that old rows have in them, where they
 came with a constant default), types that hold more, and new names. All of it is proved by the source's own numbers of
 columns, and by the files of a table: one that was rewritten is copied again, because nothing tells what became of its
-rows. So are tables that get another key or another type.
+rows. So are tables that get another key or another type; a larger integer, too, for nothing tells `TYPE bigint` from
+`TYPE bigint USING n * 100`. Copied again as well: a table that gains a column while it is not live, a column that comes
+under a name that the sink still has (with old values, and perhaps a default), and a renamed table that was rewritten.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from tailrace.pipeline.evolution import Evolution, evolve, failed
 from tailrace.pipeline.threads import said_by
 from tailrace.sinks.base import Atomic, Batch, Evolved, Evolves, Sink, SinkState, Snapshots
 from tailrace.sources.base import Source
-from tailrace.spark.jobs import stage_batch, stage_range
+from tailrace.spark.jobs import is_stopped, stage_batch, stage_range
 from tailrace.state import scratch
 from tailrace.state.layout import LOG
 from tailrace.state.storage import Storage
@@ -244,7 +244,9 @@ class SinkFollower:
             return EngineLost(f"Spark's JVM is gone: {type(error).__name__}")
         return self.error or self._lost(words)
 
-    def _lost(self, words: str) -> EngineDisturbed:
+    def _lost(self, words: str) -> EngineLost:
+        if is_stopped(self.spark):
+            return EngineLost("the Spark session was stopped, by its owner or by the cluster's master")
         return EngineDisturbed(f"the streaming query of sink {self.name} ended: {words}")
 
     def catch_up_to(self, statuses: list[TableStatus], last: int, *, finish: bool) -> None:

@@ -14,12 +14,12 @@ from tailrace import config, registry
 from tailrace.errors import MissingExtra, SourceRefused, StateError, TailraceError
 from tailrace.sources.base import Finding, Level
 from tailrace.sources.findings import Failure, fail, failure, ok, warn
-from tailrace.spark import java
+from tailrace.spark import java, versions
+from tailrace.spark.masters import refuse_local_sink
 from tailrace.state.storage import Storage
 
 STATE = "state directory"
-PYSPARK = (4, 3)
-PYSPARK_INSTALL = "pip install 'pyspark>=4.3,<4.4'"
+LOCAL = "local"  # what the file does not say, the run asks of Spark
 _GIB = 1 << 30
 
 
@@ -63,6 +63,7 @@ def sink_finding(pipeline: config.Pipeline, name: str) -> Finding:
     subject = f"sink {name}"
     settings = pipeline.sinks[name]
     try:
+        refuse_local_sink(pipeline, name, pipeline.spark.master or LOCAL)
         registry.make_sink(pipeline, name).check()
     except TailraceError as error:
         return failure(subject, error)
@@ -145,13 +146,17 @@ def java_finding(environment: Mapping[str, str]) -> Finding:
     return ok("java", f"Java {version} at {program}")
 
 
+def refuse_other_spark() -> None:
+    """Before more of pyspark is imported than its version: another one may not have it."""
+    raise_if_failing([pyspark_finding()])
+
+
 def pyspark_finding() -> Finding:
     try:
         import pyspark
     except ImportError as error:
-        return fail("spark", f"pyspark cannot be imported: {error}", PYSPARK_INSTALL, MissingExtra)
+        return fail("spark", f"pyspark cannot be imported: {error}", versions.INSTALL, MissingExtra)
     version = str(pyspark.__version__)
-    if tuple(int(part) for part in version.split(".")[:2]) < PYSPARK:
-        message = f"pyspark {version} is too old: {'.'.join(map(str, PYSPARK))} or newer is needed"
-        return fail("spark", message, PYSPARK_INSTALL, MissingExtra)
+    if not versions.is_supported(version):
+        return fail("spark", versions.refusal(version), versions.INSTALL, MissingExtra)
     return ok("spark", f"pyspark {version}")

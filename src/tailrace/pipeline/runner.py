@@ -46,8 +46,9 @@ def run(pipeline: config.Pipeline, *, until_current: bool = False, view: View | 
 
 
 class Runner:
-    def __init__(self, pipeline: config.Pipeline, view: View) -> None:
+    def __init__(self, pipeline: config.Pipeline, view: View, session: SparkSession | None = None) -> None:
         self.pipeline, self.view = pipeline, view
+        self._host = session  # somebody's, if he gave it to us
         self.source = registry.make_source(pipeline)
         self.sinks = [SinkRun(registry.make_sink(pipeline, name), view.say) for name in pipeline.sinks]
         self.storage = Storage(pipeline.state)
@@ -76,11 +77,10 @@ class Runner:
         lock = self.storage.lock(RUN_LOCK)
         scratch.begin(self.pipeline.state)
         try:
-            self._engine = OpeningSession(self.pipeline)
+            self._engine = OpeningSession(self.pipeline, self._host)
             capture = self._start_capture(until_current=until_current)
             self._beginning.leave_if_stopping()
-            self._beginning.say("starting Spark")
-            spark = self._engine.wait(self._beginning.leave_if_stopping)
+            spark = self._engine.wait(self._beginning.leave_if_stopping, self._beginning.say)
             self._start_sinks(spark, capture)
             self._loop(spark, capture)
             self.view.say(events.Stopping())

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import msgspec
 import pyarrow as pa
 
 from tailrace.columns.net import NetChanges
+from tailrace.config import Settings
 from tailrace.model.changes import Changes
 from tailrace.model.chunk import Chunk
 from tailrace.model.lifecycle import TableStatus
@@ -129,12 +130,16 @@ class Sink(Protocol):
     A sink is a RowSink or a ChangeSink.
     """
 
+    settings_type: ClassVar[type[Settings]] = Settings
+    """What a sink of this kind has of its own in the pipeline file; `Pipeline.sink_settings` reads it."""
     name: str
     max_parts: int
     """The most parts that a batch may be staged in."""
     atomic: Atomic
     """With TABLE, `tables` of a batch has the new place of every table that it changes, and `read_state` gives it back:
     after a crash, changes up to there are not staged again."""
+    is_local_only: bool
+    """It can be written on the driver's machine only: it is a file there, and tasks stage beside it."""
 
     def check(self) -> None:
         """Raise if the sink can not be used."""

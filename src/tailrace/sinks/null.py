@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator
-from pathlib import Path
 
 import msgspec
 
@@ -15,6 +14,10 @@ from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import SourceIdentity, Watermark
 from tailrace.sinks.base import Atomic, Batch, ChunkMark, Evolved, Evolves, FetchRows, RowSink, SinkState, Snapshots
+from tailrace.state.storage import Storage
+
+NOTE = "note.json"
+MARK = ".loaded"
 
 
 class NullNote(msgspec.Struct):
@@ -31,14 +34,15 @@ class NullPart(msgspec.Struct, frozen=True):
 
 
 class NullSink(RowSink, Snapshots, Evolves):
-    """Its notes lie in the state directory: a sink without data has nothing to be consistent with."""
+    """Its notes lie in the state directory, wherever that is: a sink without data has nothing to be consistent with."""
 
     max_parts = 64
     atomic = Atomic.BATCH
+    is_local_only = False
 
     def __init__(self, pipeline: config.Pipeline, name: str) -> None:
         self.name = name
-        self._folder = Path(pipeline.state) / "null" / name
+        self._notes = Storage(pipeline.state).folder("null").folder(name)
 
     def check(self) -> None:
         return
@@ -47,9 +51,9 @@ class NullSink(RowSink, Snapshots, Evolves):
         return False
 
     def read_state(self) -> SinkState:
-        note = self._read()
+        note, loaded = self._read(), self._notes.sizes(MARK)
         marks = {
-            table: [msgspec.structs.replace(mark, is_loaded=self._mark(mark).exists()) for mark in chunks]
+            table: [msgspec.structs.replace(mark, is_loaded=_mark(mark) in loaded) for mark in chunks]
             for table, chunks in note.chunks.items()
         }
         return SinkState(note.watermark, note.tables, marks)
@@ -90,7 +94,7 @@ class NullSink(RowSink, Snapshots, Evolves):
 
     def load_chunk(self, schema: TableSchema, mark: ChunkMark, batches: Iterator[Rows]) -> int:
         rows = sum(int(batch.num_rows) for batch in batches)
-        self._mark(mark).touch()
+        self._notes.publish(_mark(mark), b"")
         return rows
 
     def finish_snapshot(self, status: TableStatus) -> None:
@@ -100,24 +104,24 @@ class NullSink(RowSink, Snapshots, Evolves):
         return
 
     def forget(self) -> None:
-        (self._folder / "note.json").unlink(missing_ok=True)
+        if self._notes.exists():
+            self._notes.remove()
 
     def close(self) -> None:
         return
 
-    def _mark(self, mark: ChunkMark) -> Path:
-        """A table's name may hold anything, and be longer than a file's."""
-        table = hashlib.sha256(mark.table.encode()).hexdigest()[:32]
-        return self._folder / f"{table}-{mark.generation}-{mark.number}"
-
     def _read(self) -> NullNote:
         try:
-            return msgspec.json.decode((self._folder / "note.json").read_bytes(), type=NullNote)
+            return self._notes.decode(NOTE, NullNote)
         except FileNotFoundError:
             return NullNote()
 
     def _write(self, note: NullNote) -> None:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        beside = self._folder / "note.part"
-        beside.write_bytes(msgspec.json.encode(note))
-        beside.replace(self._folder / "note.json")
+        self._notes.create()
+        self._notes.publish(NOTE, msgspec.json.encode(note))
+
+
+def _mark(mark: ChunkMark) -> str:
+    """A table's name may hold anything, and be longer than a file's."""
+    table = hashlib.sha256(mark.table.encode()).hexdigest()[:32]
+    return f"{table}-{mark.generation}-{mark.number}{MARK}"

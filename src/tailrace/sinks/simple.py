@@ -12,6 +12,8 @@ from tailrace.sinks.base import Batch, Sink, SinkState
 class SimpleSink(Sink):
     """No database that a source could be, and the names of the source. Add `ChangeSink` or `RowSink`."""
 
+    is_local_only = False
+
     def is_database(self, identity: SourceIdentity) -> bool:
         return False
 

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tailrace.config import Settings
 from tailrace.errors import SourceUnavailable
 from tailrace.model.changes import Changes
 from tailrace.model.chunk import Chunk
@@ -144,6 +145,9 @@ class Capture(Protocol):
 
 class Source(Protocol):
     """One database. Everything that tasks call is a pure function of the picklable source."""
+
+    settings_type: ClassVar[type[Settings]] = Settings
+    """What a source of this kind has of its own in the pipeline file; `Pipeline.source_settings` reads it."""
 
     def preflight(self) -> list[Finding]: ...
     def identify(self) -> SourceIdentity: ...

@@ -5,7 +5,8 @@ pipeline hands to its tasks. Replaying a range of offsets gives the same rows, b
 
 Options: `path` (the state directory), `table`, `reader` (a name under which the log remembers how far a stream is, and
 waits for it), `startingOffset`, `endingOffset`, `maxRowsPerTrigger`, `maxBytesPerTrigger` (of the log's files),
-`numPartitions`; `news` (a file that says how far the log is, written by a run on the same machine).
+`numPartitions`; `news` (a file that says how far the log is, written by a run on the same machine). How a micro-batch
+is bounded depends on Spark: `limited.py` from 4.2 on, `unlimited.py` before.
 
 Spark asks a stream without anything new for more a hundred times a second. A local disk is looked at each time; a store
 only when there are news, or else once a second.
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from typing import Any, TypeVar
 
 import msgspec
@@ -22,7 +24,6 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from tailrace.errors import ConfigError, OffsetGone, StateError, TailraceError
@@ -34,6 +35,7 @@ from tailrace.model.names import parse_table, table_name
 from tailrace.model.schema import TableSchema
 from tailrace.registry import decoder
 from tailrace.spark.places import ReaderHold
+from tailrace.spark.versions import has_read_limits, is_supported, refusal
 from tailrace.state.layout import HOLD, LOG, READERS
 from tailrace.state.readers import Readers
 from tailrace.state.scratch import News
@@ -44,12 +46,16 @@ Offset = dict[str, Any]
 """`{"log": id, "offset": number}`, as it stands in Spark's checkpoint."""
 
 FIRST_SECONDS, ASK_SECONDS = 0.05, 1.0
+ANY = 1 << 62
+"""No limit."""
 
 SLICES = pa.schema([("part", pa.int32()), ("name", pa.string()), ("first", pa.int64()), ("last", pa.int64())])
 
 
 def register(spark: SparkSession) -> None:
     """Make `format("tailrace")` known to this session."""
+    if not is_supported(spark.version):
+        raise ConfigError(refusal(spark.version))
     spark.dataSource.register(TailraceDataSource)
 
 
@@ -74,45 +80,59 @@ class TailraceDataSource(DataSource):
             return from_arrow_schema(arrow, prefer_timestamp_ntz=True)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
-        return StreamReader(dict(self.options), to_arrow_schema(schema, timezone="UTC"))
+        return _stream_reader()(dict(self.options), _arrow(schema))
 
     def reader(self, schema: StructType) -> BatchReader:
-        return BatchReader(dict(self.options), to_arrow_schema(schema, timezone="UTC"))
+        return BatchReader(dict(self.options), _arrow(schema))
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Offsets are the log's own, with its id. A micro-batch ends at a transaction end. The columns never change."""
+class StreamReader(DataSourceStreamReader):
+    """Offsets are the log's own, with its id. A micro-batch ends at a transaction end. The columns never change.
+
+    What is the same in all versions of Spark.
+    """
 
     def __init__(self, options: dict[str, str], schema: pa.Schema) -> None:
         self.options = options
         self.schema = schema
-        self._log = _reader(options)
-        self._stop_at: int | None = None
-        self._place = _place(options)
+        self.log = _reader(options)
+        self.stop_at: int | None = None
+        self.place = _place(options)
         self._has_begun = False
-        self._pace = Pace(0.0 if self._log.storage.is_local else ASK_SECONDS)
+        self._pace = Pace(0.0 if self.log.storage.is_local else ASK_SECONDS)
+        self._recent: tuple[float, Offset] | None = None
         self._news = News(options["news"]) if "news" in options else None
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         with _whole_sentence():
-            log = _identity(self._log).id
+            log = _identity(self.log).id
             asked = _number(self.options, "startingOffset", None)
-            if self._place is None:
-                return {"log": log, "offset": _starting(self._log, asked)}
-            return {"log": log, "offset": self._place.begin(self._log, log, asked)}
+            if self.place is None:
+                return {"log": log, "offset": _starting(self.log, asked)}
+            return {"log": log, "offset": self.place.begin(self.log, log, asked)}
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        rows = _number(self.options, "maxRowsPerTrigger", 0)
-        return ReadMaxRows(rows) if rows else ReadAllAvailable()
+    @property
+    def max_rows(self) -> int:
+        return _number(self.options, "maxRowsPerTrigger", 0) or ANY
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802 - Spark's name
+    def newest(self) -> Offset:
+        return {"log": _identity(self.log).id, "offset": self.log.end()}
+
+    def recent(self) -> Offset:
+        """As `newest`, for who asks all the time: of a store, what it was within the last second."""
+        now = time.monotonic()
+        if self._recent is None or self.log.storage.is_local or now - self._recent[0] >= ASK_SECONDS:
+            self._recent = now, self.newest()
+        return self._recent[1]
+
+    def end_after(self, start: Offset, max_rows: int) -> Offset:
+        """Where the micro-batch after `start` ends."""
         self._go_on(start)
         offset = _offset(start)
         if not self._may_have_more(offset):
             return start
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else 1 << 62
-        end = self._log.limit(offset, most, _number(self.options, "maxBytesPerTrigger", 1 << 62))
-        stops = [stop for stop in (self._stop_at, _held_at(self.options)) if stop is not None]
+        end = self.log.limit(offset, max_rows, _number(self.options, "maxBytesPerTrigger", ANY))
+        stops = [stop for stop in (self.stop_at, _held_at(self.options)) if stop is not None]
         last = max(min([end, *stops]), offset)
         self._pace.went(is_well=last > offset)
         return {**start, "offset": last}
@@ -122,48 +142,45 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._pace.is_due():
             return False
         end = self._news.read() if self._news is not None else None
-        if end is None and self._log.storage.is_conditional:
-            end = self._log.end()
+        if end is None and self.log.storage.is_conditional:
+            end = self.log.end()
         if end is None or end > offset:
             return True
         if self._news is None:
             self._pace.went(is_well=False)
         return False
 
-    def reportLatestOffset(self) -> Offset | None:  # noqa: N802 - Spark's name
-        if not self._log.storage.is_local:  # a figure of Spark's progress reports, and not worth a request
-            return None
-        return {"log": _identity(self._log).id, "offset": self._log.end()}
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        self._stop_at = self._log.end()
-
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         self._go_on(start)
         with _whole_sentence():
-            _check_log(self._log, start)
-            _refuse_renamed(self._log, self.options, _offset(start))
-            slices = self._log.slices(_offset(start), _offset(end))
+            _check_log(self.log, start)
+            _refuse_renamed(self.log, self.options, _offset(start))
+            slices = self.log.slices(_offset(start), _offset(end))
             return plan_parts(slices, _parts(self.options), str(start["log"]))
 
     def commit(self, end: Offset) -> None:
         """What lies up to `end` is in Spark's checkpoint: the log need not keep it for us."""
-        if self._place is not None:
-            self._place.move(str(end["log"]), _offset(end))
+        if self.place is not None:
+            self.place.move(str(end["log"]), _offset(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self.options, self.schema, partition)
+
+    def check_log(self, start: Offset) -> None:
+        """Whether the checkpoint is of this log."""
+        with _whole_sentence():
+            _check_log(self.log, start)
 
     def _go_on(self, start: Offset) -> None:
         """The first time: whether the checkpoint is of this log, and that the log waits for us."""
         if self._has_begun:
             return
         with _whole_sentence():
-            _check_log(self._log, start)
-            if _offset(start) > self._log.end():
-                raise gone(_offset(start), (self._log.begin(), self._log.end()), self._log.storage.path)
-            if self._place is not None:
-                self._place.resume(str(start["log"]), _offset(start))
+            _check_log(self.log, start)
+            if _offset(start) > self.log.end():
+                raise gone(_offset(start), (self.log.begin(), self.log.end()), self.log.storage.path)
+            if self.place is not None:
+                self.place.resume(str(start["log"]), _offset(start))
         self._has_begun = True
 
 
@@ -204,6 +221,18 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self.options, self.schema, partition)
+
+
+def _stream_reader() -> type[StreamReader]:
+    """The one for the Spark that is installed."""
+    home, name = ("limited", "LimitedReader") if has_read_limits() else ("unlimited", "UnlimitedReader")
+    found: type[StreamReader] = getattr(import_module(f"tailrace.spark.{home}"), name)
+    return found
+
+
+def _arrow(schema: StructType) -> pa.Schema:
+    """Times are in UTC, as they are in 4.1 without a word."""
+    return to_arrow_schema(schema, timezone="UTC") if has_read_limits() else to_arrow_schema(schema)
 
 
 def plan_parts(slices: Sequence[Slice], most: int, log: str = "") -> list[InputPartition]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +19,34 @@ from tailrace.tasks.outcome import attempt, unwrap
 from tailrace.tasks.stage import ApplyPlan, PartResult, stage_part
 
 POOL = "snapshots"
+RUN = "tailrace.run"
+"""A setting of our session: the tag of its jobs, by which they are told from those of others in the same context."""
+
+
+def own_jobs(spark: SparkSession) -> None:
+    spark.conf.set(RUN, f"tailrace-{uuid.uuid4().hex}")
+
+
+def cancel_jobs(spark: SparkSession) -> None:
+    """Those that this session has under way."""
+    spark.sparkContext.cancelJobsWithTag(str(spark.conf.get(RUN)))
+
+
+def is_stopped(spark: SparkSession) -> bool:
+    """Nothing more can be done in this session: its context has ended, with or without its JVM."""
+    context = spark.sparkContext
+    return context._jsc is None or bool(context._jsc.sc().isStopped())
+
+
+@contextmanager
+def tagged(spark: SparkSession) -> Iterator[None]:
+    """Jobs of this thread are the session's own."""
+    tag = str(spark.conf.get(RUN))
+    spark.sparkContext.addJobTag(tag)
+    try:
+        yield
+    finally:
+        spark.sparkContext.removeJobTag(tag)
 
 
 def stage_batch(frame: DataFrame, plan: ApplyPlan) -> list[PartResult]:
@@ -39,7 +68,8 @@ def stage_range(spark: SparkSession, plan: ApplyPlan, slices: list[Slice], most:
     def run(part: Any) -> Any:
         return attempt(lambda: stage_part(plan, part.part, part.slices))
 
-    return unwrap(spark.sparkContext.parallelize(parts, len(parts)).map(run).collect())
+    with tagged(spark):
+        return unwrap(spark.sparkContext.parallelize(parts, len(parts)).map(run).collect())
 
 
 def load_chunks(
@@ -51,7 +81,7 @@ def load_chunks(
     def run(group: list[ChunkWork]) -> Any:
         return attempt(lambda: list(load_all(source, sink, snapshot, group)))
 
-    with _in_pool(spark.sparkContext, pool):
+    with tagged(spark), _in_pool(spark.sparkContext, pool):
         found = unwrap(spark.sparkContext.parallelize(tasks, len(tasks)).map(run).collect())
     return [loaded for group in found for loaded in group]
 

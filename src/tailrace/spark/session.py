@@ -18,9 +18,10 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from tailrace import config
-from tailrace.errors import EngineLost
+from tailrace.errors import ConfigError, EngineLost
 from tailrace.spark.classes import archive_options
 from tailrace.spark.installed import START
+from tailrace.spark.masters import is_local
 from tailrace.state.storage import private
 
 LOG_NAME = "spark.log"
@@ -32,34 +33,47 @@ _PATIENT = (
 )
 """The best compiler is for code that is hot for long, ten times as long as usual: a start is full of what is not."""
 _QUICK_LAUNCHER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""In the environment of what `spark-submit` runs, in every deploy mode: its JVM was there first."""
+WORKER_PYTHON = "spark.pyspark.python"
 WORKER_PATH = "spark.executorEnv.PYTHONPATH"
 TASK_TRIES = 4  # a worker that is killed is no reason to stop: chunks and parts can be done again
-_DEFAULTS = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
-    "spark.scheduler.mode": "FAIR",
-    "spark.python.daemon.module": "tailrace.spark.daemon",
-    "spark.python.worker.reuse": "true",
-    "spark.hadoop.fs.permissions.umask-mode": "077",  # Hadoop gives its files a mode of its own
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.shuffle.partitions": "2",
+_STREAMING = {
     "spark.sql.streaming.pollingDelay": "20ms",
     "spark.sql.streaming.minBatchesToRetain": "5",
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "5",
 }
-_LOCAL = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+"""May be set in a session of a context that others have made."""
+_NO_BARS = ("spark.ui.showConsoleProgress", "false")  # or spark-submit takes it for a shell, and shows them
+_DEFAULTS = {
+    "spark.log.level": "ERROR",
+    "spark.scheduler.mode": "FAIR",
+    "spark.python.worker.reuse": "true",
+    "spark.hadoop.fs.permissions.umask-mode": "077",  # Hadoop gives its files a mode of its own
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    **_STREAMING,
+}
+_LOCAL = {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+_INSTALLED = {"spark.python.daemon.module": "tailrace.spark.daemon"}
+"""Where the workers' Python finds this package before it has been told anything."""
 
 
 def open_session(pipeline: config.Pipeline) -> SparkSession:
-    """The active session, or a new one as the pipeline file says. Workers run this very interpreter.
+    """The active session, or a new one as the pipeline file says.
 
-    What `spark-submit` was told, and what stands in spark-defaults.conf, counts more than our own defaults.
+    Workers run this very interpreter, or the one at its path, unless they are told another. What `spark-submit` was
+    told, and what stands in spark-defaults.conf, counts more than our own defaults.
     """
     if (active := SparkSession.getActiveSession()) is not None:
         return active
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    python = pipeline.spark.settings().get(WORKER_PYTHON, sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", python)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     _quiet_pyspark()
     try:
@@ -70,23 +84,49 @@ def open_session(pipeline: config.Pipeline) -> SparkSession:
         raise EngineLost(f"Spark did not start: {str(error).splitlines()[0]}") from error
 
 
+def guest_session(session: SparkSession) -> SparkSession:
+    """A session of our own in the context of somebody's: settings and data sources of theirs stay as they are.
+
+    What their context was started with counts more than our own defaults.
+    """
+    if not isinstance(session, SparkSession):
+        raise ConfigError(
+            "a session of Spark Connect can not run a pipeline: its tasks need the session's SparkContext",
+            hint="use a classic session: where Spark itself runs, or a cluster that one user has for himself",
+        )
+    guest, given = session.newSession(), session.sparkContext.getConf()
+    for key, value in _STREAMING.items():
+        if not given.contains(key):
+            guest.conf.set(key, value)
+    return guest
+
+
 def _conf(pipeline: config.Pipeline) -> SparkConf:
     conf = SparkConf()  # what the JVM was started with
-    is_submitted = "SPARK_ENV_LOADED" in os.environ
+    is_submitted = SUBMITTED in os.environ
     for key, value in pipeline.spark.settings().items():
         conf.setIfMissing(key, value) if is_submitted else conf.set(key, value)
-    cores = os.cpu_count() or 2
+    _set_master(conf, pipeline, is_submitted=is_submitted)
+    local = is_local(str(conf.get("spark.master", ANY_LOCAL)))
+    installed = local or not pipeline.spark.ship
+    for key, value in (_DEFAULTS | (_LOCAL if local else {}) | (_INSTALLED if installed else {})).items():
+        conf.setIfMissing(key, value)
+    if local:  # its Python processes need not compile pyspark (`spark/installed.py`)
+        conf.set(WORKER_PATH, os.pathsep.join(filter(None, (str(START), conf.get(WORKER_PATH)))))
+    return conf.setIfMissing("spark.app.name", f"tailrace {pipeline.name}")
+
+
+def _set_master(conf: SparkConf, pipeline: config.Pipeline, *, is_submitted: bool) -> None:
+    """What `spark-submit` was told counts, unless it was told nothing; then what the file says, then spark-defaults."""
+    known = str(conf.get("spark.master", ANY_LOCAL))
+    if is_submitted and known != ANY_LOCAL:
+        return
     if pipeline.spark.master is not None:
         conf.setMaster(pipeline.spark.master)
-    elif not is_submitted and conf.get("spark.master", ANY_LOCAL) == ANY_LOCAL:
+    elif not is_submitted and known == ANY_LOCAL:
         # a copy takes a slot a core; one more is left to what is live meanwhile
+        cores = os.cpu_count() or 2
         conf.setMaster(f"local[{cores + 1},{TASK_TRIES}]").setIfMissing("spark.default.parallelism", str(cores))
-    is_local = str(conf.get("spark.master", ANY_LOCAL)).startswith("local")
-    for key, value in (_DEFAULTS | (_LOCAL if is_local else {})).items():
-        conf.setIfMissing(key, value)
-    path = os.pathsep.join(filter(None, (str(START), conf.get(WORKER_PATH))))
-    conf.set(WORKER_PATH, path)  # its Python processes need not compile pyspark (`spark/installed.py`)
-    return conf.setIfMissing("spark.app.name", f"tailrace {pipeline.name}")
 
 
 def _start_jvm(pipeline: config.Pipeline) -> None:
@@ -95,9 +135,11 @@ def _start_jvm(pipeline: config.Pipeline) -> None:
     It and its workers make files for their owner alone: plans, spills, checkpoints. What it says goes beside Spark's
     log: the terminal is ours.
     """
-    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+    if SparkContext._gateway is not None or SUBMITTED in os.environ:
+        SparkContext._ensure_initialized()
         return
     conf = SparkConf(loadDefaults=False).setAll(list(pipeline.spark.settings().items()))
+    conf.setIfMissing(*_NO_BARS)
     options = (_logging(pipeline), _PATIENT, archive_options(os.environ), os.environ.get("SPARK_SUBMIT_OPTS", ""))
     launcher = os.environ.get("SPARK_LAUNCHER_OPTS", _QUICK_LAUNCHER)
     with ExitStack() as stack:

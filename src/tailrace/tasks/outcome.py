@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pyarrow as pa
+
 from tailrace.errors import EngineDisturbed, EngineLost, TailraceError
 
 T = TypeVar("T")
@@ -15,7 +17,8 @@ T = TypeVar("T")
 def attempt(work: Callable[[], T]) -> tuple[bool, T | TailraceError]:
     """In a task: our own errors travel as values, so that the driver gets them with their type.
 
-    Of others the words stay here, unless they are the system's: they could quote a row.
+    Of others the words stay here, unless they are the system's: they could quote a row. What the task has freed goes
+    back to the system: its worker lives on, and Arrow's allocator would keep it.
     """
     try:
         return True, work()
@@ -27,6 +30,8 @@ def attempt(work: Callable[[], T]) -> tuple[bool, T | TailraceError]:
         words = f": {error}" if isinstance(error, OSError) else ""
         kind = EngineDisturbed if isinstance(error, OSError) else EngineLost
         return False, kind(f"a task failed: {type(error).__name__}{words} ({place})")
+    finally:
+        pa.default_memory_pool().release_unused()
 
 
 def unwrap(outcomes: Iterable[tuple[bool, Any]]) -> list[Any]:

@@ -27,7 +27,8 @@ from tailrace.state.storage import Storage
 
 RUN_ROWS = 65_536
 RUN_BYTES = 32 << 20
-"""A run ends where it has so many rows or would be larger than this; a larger row is a run of its own."""
+"""A run ends where it has so many rows or would be larger than this; a larger row is a run of its own. One that is half
+as large does not wait for more: it would be held while the next segment is read and decoded."""
 
 
 class TablePlan(msgspec.Struct, frozen=True):
@@ -132,19 +133,20 @@ def _staged(plan: ApplyPlan, part: int, runs: Iterator[list[Changes]], found: _F
 
 def _net(runs: Iterator[list[Changes]], found: _Found) -> Iterator[NetChanges]:
     for run in runs:
-        for net in net_changes(run):
-            if net.truncate:
-                found.truncated.add(net.schema.table)
-            yield net
+        nets = net_changes(run)
+        del run  # what is given out must not be held while the next is read
+        while nets:
+            if nets[0].truncate:
+                found.truncated.add(nets[0].schema.table)
+            yield nets.pop(0)
 
 
 def _each(runs: Iterator[list[Changes]], found: _Found) -> Iterator[Changes]:
     for run in runs:
         while run:
-            changes = run.pop(0)
-            if (changes.op == Op.TRUNCATE).any():
-                found.truncated.add(changes.schema.table)
-            yield changes
+            if (run[0].op == Op.TRUNCATE).any():
+                found.truncated.add(run[0].schema.table)
+            yield run.pop(0)
 
 
 def _runs(plan: ApplyPlan, slices: list[Slice], found: _Found) -> Iterator[list[Changes]]:
@@ -164,7 +166,7 @@ def _runs(plan: ApplyPlan, slices: list[Slice], found: _Found) -> Iterator[list[
             _add(runs.setdefault(changes.schema.table, []), changes)
             rows, size = rows + len(changes), size + changes.nbytes
             del changes  # what is staged must not be held while the next is read
-            if size > RUN_BYTES:
+            if size > RUN_BYTES // 2:
                 yield from _taken_of_much(runs, found)
                 rows = size = 0
         if rows >= RUN_ROWS:

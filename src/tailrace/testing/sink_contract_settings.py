@@ -13,7 +13,7 @@ from tailrace.errors import SinkRejected
 from tailrace.model.lifecycle import TableState
 from tailrace.model.schema import Column, TableSchema
 from tailrace.sinks.base import Batch, DatabaseSink, Quarantined
-from tailrace.sinks.sql import bookkeeping
+from tailrace.sinks.sql import notes
 from tailrace.sinks.sql.quarantine import isolation
 from tailrace.testing.sink_changes import (
     INT,
@@ -161,7 +161,7 @@ class QuarantineContract:
     def test_a_large_value_of_a_refused_row_is_set_aside_in_part(
         self, strict: DatabaseSink, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(bookkeeping, "PAYLOAD_CHARACTERS", 1000)
+        monkeypatch.setattr(notes, "PAYLOAD_CHARACTERS", 1000)
         apply(strict, [net(ITEMS, [(1, BAD, "ü" * 5000), (2, BAD, "ü" * 500)])], 10)
         first, second = (entry.rejected.payload for entry in strict.quarantined())
         room = 1000 - len(BAD) - len(str(first["id"])) * isinstance(first["id"], str)

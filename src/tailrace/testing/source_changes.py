@@ -156,5 +156,6 @@ def ends(source: Source, stretch: Stretch) -> list[str]:
 def missing(connector: type, contract: type) -> set[str]:
     """What a connector has left to the empty methods of a contract."""
     own = [vars(each) for each in connector.__mro__ if each is not contract]
-    named = {name for name in (*vars(contract), *contract.__annotations__) if not name.startswith("_")}
+    defaults = vars(contract).keys() & contract.__annotations__.keys()
+    named = {name for name in (*vars(contract), *contract.__annotations__) if not name.startswith("_")} - defaults
     return {name for name in named if not any(name in each for each in own)}

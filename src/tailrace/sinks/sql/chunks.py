@@ -20,10 +20,10 @@ import pyarrow as pa
 from tailrace.errors import about
 from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
-from tailrace.sinks.sql.dialect import Dialect, ExistingTable, Session
+from tailrace.sinks.sql.dialect import Dialect, Encoded, ExistingTable, Session
 from tailrace.sinks.sql.merge_statements import upsert
 from tailrace.sinks.sql.staged import Relation, StagedColumn, StagedRows
-from tailrace.sinks.sql.staging import StagingInFile, StagingTables, encoded, fields_of
+from tailrace.sinks.sql.writers import FileWriter, TableWriter, encoded, fields_of
 
 Merge = Callable[[StagedRows, Callable[[Relation], None]], None]
 
@@ -47,38 +47,38 @@ class ChunkLoader:
     def gathered(self, schema: TableSchema, batches: Iterable[Rows]) -> Iterator[Gathered]:
         """Before the transaction: where tasks stage in files, the rows are in one when this begins."""
         name = self._new_name()
-        file = self._dialect.staging_file(name)
+        file = self._dialect.staging.file(name)
         if file is None:
             yield batches
             return
         try:
             with closing(file):
                 payload = self._encoded(schema, batches)
-                staged = StagingInFile(self._dialect, file, name).load(_columns(schema), payload)
+                staged = FileWriter(self._dialect, file, name).load(_columns(schema), payload)
             yield staged
         finally:
-            self._dialect.drop_staged(self._session, name)
+            self._dialect.staging.drop(self._session, name)
 
     def load(self, table: str, schema: TableSchema, existing: ExistingTable, rows: Gathered, *, isolates: bool) -> None:
         """With `isolates`, rows that are refused are left to `merge`, which knows what to do with them."""
-        if self._dialect.builds_keys_late and frozenset(schema.key) not in existing.unique:
+        if self._dialect.statements.builds_keys_late and frozenset(schema.key) not in existing.unique:
             schema = msgspec.structs.replace(schema, key=())
         if isinstance(rows, StagedRows):
             self._upsert(table, schema, existing, rows)
             return
         payload = self._encoded(schema, rows)
-        if not self._dialect.loads_directly(schema, existing):
+        if not self._dialect.statements.loads_directly(schema, existing):
             self._by_staging(table, schema, existing, payload)
-        elif not isolates and (not schema.key or self._dialect.load_replaces):
+        elif not isolates and (not schema.key or self._dialect.statements.load_replaces):
             self._straight(table, schema, payload)
         else:
             with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as spool:
                 self._straight_or_not(table, schema, existing, payload, spool, isolates=isolates)
 
-    def _encoded(self, schema: TableSchema, batches: Iterable[Rows]) -> Iterator[bytes | pa.Buffer | pa.RecordBatch]:
+    def _encoded(self, schema: TableSchema, batches: Iterable[Rows]) -> Iterator[Encoded]:
         """Raises SinkRejected, with the table, for a value that the database can not hold."""
         with about(schema.table):
-            yield from encoded(self._dialect, fields_of(schema), self._counted(batches))
+            yield from encoded(self._dialect.encoding, fields_of(schema), self._counted(batches))
 
     def _counted(self, batches: Iterable[Rows]) -> Iterator[Rows]:
         return map(self._count, batches)
@@ -88,7 +88,7 @@ class ChunkLoader:
         return batch
 
     def _straight(self, table: str, schema: TableSchema, payload: Iterable[bytes | pa.Buffer]) -> None:
-        names = [self._dialect.quote(column.name) for column in schema.columns]
+        names = [self._dialect.naming.quote(column.name) for column in schema.columns]
         self._session.load(table, names, payload)
 
     def _straight_or_not(
@@ -105,7 +105,7 @@ class ChunkLoader:
         try:
             self._straight(table, schema, _kept(payload, spool))
         except Exception as error:
-            found = self._dialect.explain(error)
+            found = self._dialect.server.explain(error)
             if found is None or not (found.is_duplicate or (isolates and found.is_about_rows)):
                 raise
             self._session.execute("ROLLBACK TO SAVEPOINT chunk")
@@ -117,13 +117,13 @@ class ChunkLoader:
     def _by_staging(
         self, table: str, schema: TableSchema, existing: ExistingTable, payload: Iterable[bytes | pa.Buffer]
     ) -> None:
-        staging = StagingTables(self._dialect, self._session, self._new_name, is_private=True)
+        staging = TableWriter(self._dialect, self._session, self._new_name, is_private=True)
         self._upsert(table, schema, existing, staging.load(_columns(schema), payload))
         for name in staging.names:
-            self._dialect.drop_staged(self._session, name, is_private=True)
+            self._dialect.staging.drop(self._session, name, is_private=True)
 
     def _upsert(self, table: str, schema: TableSchema, existing: ExistingTable, staged: StagedRows) -> None:
-        is_single = self._dialect.is_single_key(existing, schema)
+        is_single = self._dialect.statements.is_single_key(existing, schema)
 
         def run(relation: Relation) -> None:
             for statement in upsert(self._dialect, table, schema, relation, is_single_key=is_single):

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tailrace.model.schema import TableSchema
-from tailrace.sinks.sql.dialect import Dialect, Session, matching
+from tailrace.sinks.sql.dialect import Dialect, Session
+from tailrace.sinks.sql.dialect.statements import matching
 from tailrace.sinks.sql.staged import Relation, old
 
 
@@ -18,14 +19,14 @@ def upsert(
     """Whole rows, in the place of those under the same key."""
     names = [column.name for column in schema.columns]
     query = f"SELECT {', '.join(rows.values[name] for name in names)} FROM {rows.sql}"
-    key = [dialect.quote(name) for name in schema.key]
-    others = {dialect.quote(name): rows.values[name] for name in names if name not in schema.key}
+    key = [dialect.naming.quote(name) for name in schema.key]
+    others = {dialect.naming.quote(name): rows.values[name] for name in names if name not in schema.key}
     if is_single_key or not key:
-        return [dialect.insert(table, dialect.names(names), query, key, others)]
+        return [dialect.statements.insert(table, dialect.naming.quoted(names), query, key, others)]
     match = _same_key(dialect, schema.key, rows)
     new = f"{query} WHERE NOT EXISTS (SELECT 1 FROM {table} t WHERE {match})"
-    changes = [dialect.update(table, rows.sql, match, others)] if others else []
-    return [*changes, dialect.insert(table, dialect.names(names), new, [], {})]
+    changes = [dialect.statements.update(table, rows.sql, match, others)] if others else []
+    return [*changes, dialect.statements.insert(table, dialect.naming.quoted(names), new, [], {})]
 
 
 def exchange(
@@ -35,20 +36,26 @@ def exchange(
 
     With `keeps_rows` none goes that comes back; the table has a key then.
     """
-    names = [dialect.quote(column.name) for column in schema.columns]
+    names = [dialect.naming.quote(column.name) for column in schema.columns]
     types = {column.name: column.type for column in schema.columns}
-    key = {dialect.quote(name): types[name] for name in schema.key}
+    key = {dialect.naming.quote(name): types[name] for name in schema.key}
     if key and is_plain:
-        return [*dialect.exchange(table, copy, names, list(key)), *dialect.restate(table, copy, key)]
+        return [
+            *dialect.statements.exchange(table, copy, names, list(key)),
+            *dialect.statements.restate(table, copy, key),
+        ]
     if keeps_rows:
-        return [*dialect.exchange_by_key(table, copy, names, list(key)), *dialect.restate(table, copy, key)]
-    return dialect.exchange_all(table, copy, names)
+        return [
+            *dialect.statements.exchange_by_key(table, copy, names, list(key)),
+            *dialect.statements.restate(table, copy, key),
+        ]
+    return dialect.statements.exchange_all(table, copy, names)
 
 
 def delete(dialect: Dialect, session: Session, table: str, schema: TableSchema, rows: Relation) -> str:
     if not schema.key:
-        return dialect.delete_copies(session, table, schema, rows)
-    return dialect.delete(table, rows.sql, _key(dialect, schema.key, rows))
+        return dialect.statements.delete_copies(session, table, schema, rows)
+    return dialect.statements.delete(table, rows.sql, _key(dialect, schema.key, rows))
 
 
 def absent_keys(dialect: Dialect, table: str, schema: TableSchema, rows: Relation, *, moves: bool) -> str:
@@ -60,22 +67,22 @@ def absent_keys(dialect: Dialect, table: str, schema: TableSchema, rows: Relatio
 def staged_keys(dialect: Dialect, schema: TableSchema, rows: Relation) -> str:
     """The keys (as text for the source) of all staged rows, the new ones if they move."""
     types = {column.name: column.type for column in schema.columns}
-    selected = ", ".join(dialect.key_text(rows.values[name], types[name]) for name in schema.key)
+    selected = ", ".join(dialect.reading.key_text(rows.values[name], types[name]) for name in schema.key)
     return f"SELECT {selected} FROM {rows.sql}"
 
 
 def unmoved(dialect: Dialect, table: str, schema: TableSchema, rows: Relation) -> list[str]:
     """Nothing is left under the keys of moving rows."""
-    olds = {dialect.quote(name): rows.values[old(name)] for name in schema.key}
-    return [dialect.delete(table, rows.sql, key) for key in (olds, _key(dialect, schema.key, rows))]
+    olds = {dialect.naming.quote(name): rows.values[old(name)] for name in schema.key}
+    return [dialect.statements.delete(table, rows.sql, key) for key in (olds, _key(dialect, schema.key, rows))]
 
 
 def update(dialect: Dialect, table: str, schema: TableSchema, unchanged: Iterable[str], rows: Relation) -> str:
     """Set what was sent; a row of which nothing but the key was sent stays as it is."""
     left = {*unchanged, *schema.key}
     sent = [column.name for column in schema.columns if column.name not in left] or list(schema.key[:1])
-    changes = {dialect.quote(name): rows.values[name] for name in sent}
-    return dialect.update(table, rows.sql, _same_key(dialect, schema.key, rows), changes)
+    changes = {dialect.naming.quote(name): rows.values[name] for name in sent}
+    return dialect.statements.update(table, rows.sql, _same_key(dialect, schema.key, rows), changes)
 
 
 def move(dialect: Dialect, table: str, schema: TableSchema, unchanged: Iterable[str], rows: Relation) -> list[str]:
@@ -85,17 +92,19 @@ def move(dialect: Dialect, table: str, schema: TableSchema, unchanged: Iterable[
     """
     left = set(unchanged)
     changes = {
-        dialect.quote(column.name): rows.values[column.name] for column in schema.columns if column.name not in left
+        dialect.naming.quote(column.name): rows.values[column.name]
+        for column in schema.columns
+        if column.name not in left
     }
     differs = " OR ".join(f"{rows.values[old(name)]} <> {rows.values[name]}" for name in schema.key)
     return [
-        dialect.delete(table, rows.sql, _key(dialect, schema.key, rows), f"({differs})"),
-        dialect.update(table, rows.sql, _old_key(dialect, schema.key, rows), changes),
+        dialect.statements.delete(table, rows.sql, _key(dialect, schema.key, rows), f"({differs})"),
+        dialect.statements.update(table, rows.sql, _old_key(dialect, schema.key, rows), changes),
     ]
 
 
 def _key(dialect: Dialect, key: Iterable[str], rows: Relation) -> dict[str, str]:
-    return {dialect.quote(name): rows.values[name] for name in key}
+    return {dialect.naming.quote(name): rows.values[name] for name in key}
 
 
 def _same_key(dialect: Dialect, key: Iterable[str], rows: Relation) -> str:
@@ -103,4 +112,4 @@ def _same_key(dialect: Dialect, key: Iterable[str], rows: Relation) -> str:
 
 
 def _old_key(dialect: Dialect, key: Iterable[str], rows: Relation) -> str:
-    return matching({dialect.quote(name): rows.values[old(name)] for name in key})
+    return matching({dialect.naming.quote(name): rows.values[old(name)] for name in key})

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from collections.abc import Iterable
 
 from tailrace import config
 from tailrace.errors import SinkRejected
 from tailrace.model.schema import TableSchema
-from tailrace.sinks.sql.dialect import Dialect, Target
+from tailrace.sinks.sql.dialect import Naming, Target
 
-COPIES = "copy_"
+COPY_PREFIX = "copy_"
 
 
 class Places:
     """The places of one pipeline's sink. Nobody else's tables are in `copy_of` and `new_staging`."""
 
-    def __init__(self, dialect: Dialect, settings: config.Sink, owner: str) -> None:
-        self._dialect, self._settings, self._owner = dialect, settings, owner
+    def __init__(self, naming: Naming, settings: config.Sink, owner: str) -> None:
+        self._naming, self._settings, self._owner = naming, settings, owner
 
     def table(self, schema: TableSchema, *, is_beside: bool = False) -> Target:
         """Where a table's rows go; with `is_beside`, those of a copy that is to take its place."""
@@ -31,17 +32,17 @@ class Places:
 
     def has(self, schema: TableSchema) -> bool:
         """Whether there is a place for a table of this name."""
-        return not self._dialect.is_own(self._target(schema), self._settings.url)
+        return not self._naming.is_own(self._target(schema))
 
     def _target(self, schema: TableSchema) -> Target:
-        target = self._dialect.target(schema, self._settings.schemas, self._settings.url)
+        target = self._naming.target(schema, self._settings.schemas)
         if schema.table in self._settings.tables:
             return Target(target.schema, self._settings.tables[schema.table])
         return target
 
     def copy_of(self, table: str) -> Target:
         digest = _digest(f"{self._owner}\0{table}")
-        return self._dialect.own(f"{COPIES}{digest}", self._settings.url)
+        return self._naming.own(f"{COPY_PREFIX}{digest}")
 
     @property
     def staging_prefix(self) -> str:
@@ -50,8 +51,21 @@ class Places:
     def new_staging(self) -> str:
         """Never used before, so that a task which is tried again does not meet its first try. Quoted."""
         name = f"{self.staging_prefix}{uuid.uuid4().hex[:16]}"
-        return self._dialect.qualified(self._dialect.own(name, self._settings.url))
+        return self._naming.qualified(self._naming.own(name))
 
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def refuse_collision(source: str, target: str, others: Iterable[tuple[str, str]], *, folds: bool = True) -> None:
+    """Refuse a source table that would share a table of the sink with another one; most sinks fold case.
+
+    `others` are pairs of a source table and its target.
+    """
+    for other, place in others:
+        if other != source and (place.lower() == target.lower() if folds else place == target):
+            raise SinkRejected(
+                f"tables {other} and {source} would both be {target} in the sink",
+                hint="give one of their schemas another name under sinks.<name>.schemas, or exclude one table",
+            )

@@ -12,7 +12,7 @@ from tailrace.sinks.sql.dialect import Dialect, Reference, Session, Target
 
 
 def with_action(dialect: Dialect, session: Session, target: Target) -> list[Reference]:
-    return [found for found in dialect.references(session, target) if found.has_action]
+    return [found for found in dialect.catalog.references(session, target) if found.has_action]
 
 
 def refuse_deleting(dialect: Dialect, session: Session, schema: TableSchema, target: Target) -> None:
@@ -23,7 +23,7 @@ def refuse_deleting(dialect: Dialect, session: Session, schema: TableSchema, tar
 
 def refuse_replacing(dialect: Dialect, session: Session, schema: TableSchema, target: Target) -> None:
     """Before a copy of another shape takes the place of a table."""
-    for found in dialect.references(session, target):
+    for found in dialect.catalog.references(session, target):
         raise leads_to(schema, found, f"leads to {target}, which a copy with other columns is to replace")
 
 

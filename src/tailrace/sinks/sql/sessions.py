@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from tailrace.sinks.sql.dialect import Dialect, Session
+from tailrace.sinks.sql.trouble import trouble_of
 
 FRESH_SECONDS = 5.0
 """A connection that was idle for longer is asked whether it still lives."""
@@ -21,8 +22,8 @@ READ_BYTES = 8 << 20
 class Sessions:
     """The connections of one sink in one process. Pickles without them."""
 
-    def __init__(self, dialect: Dialect, url: str, sink: str) -> None:
-        self._dialect, self._url, self._sink = dialect, url, sink
+    def __init__(self, dialect: Dialect, sink: str) -> None:
+        self._dialect, self._sink = dialect, sink
         self._idle: list[tuple[float, Session]] = []
         self._lock = threading.Lock()
 
@@ -49,13 +50,13 @@ class Sessions:
     @contextmanager
     def open(self, doing: str) -> Iterator[Session]:
         """A connection of one's own, closed afterwards: for tasks, and for reading in pieces."""
-        with self.errors(doing), _closing(self._dialect.connect_in_task(self._url)) as session:
+        with self.errors(doing), _closing(self._dialect.server.connect_in_task()) as session:
             yield session
 
     @contextmanager
     def look(self, doing: str) -> Iterator[Session]:
         """A connection that creates and changes nothing, closed afterwards."""
-        with self.errors(doing), _closing(self._dialect.connect_to_read(self._url)) as session:
+        with self.errors(doing), _closing(self._dialect.server.connect_to_read()) as session:
             yield session
 
     @contextmanager
@@ -64,12 +65,18 @@ class Sessions:
         try:
             yield
         except Exception as error:
-            found = self._dialect.explain(error)
+            found = self._dialect.server.explain(error)
             if found is None:
                 raise
             how = "went away while" if found.is_gone else "can not finish" if found.kind.retry else "refused"
-            server = f"{self._dialect.name} at {self._dialect.server(self._url)}"
+            server = f"{self._dialect.name} at {self._dialect.server.address}"
             raise found.kind(f"sink {self._sink}: {server} {how} {doing}: {found.words}", hint=found.hint) from error
+
+    @contextmanager
+    def errors_of(self, table: str, doing: str) -> Iterator[None]:
+        """As `errors`, and what is refused is this table's own trouble."""
+        with trouble_of(table), self.errors(doing):
+            yield
 
     def close(self) -> None:
         with self._lock:
@@ -86,7 +93,7 @@ class Sessions:
                 since, session = self._idle.pop()
             if time.monotonic() - since < FRESH_SECONDS or _lives(session):
                 return session
-        return self._dialect.connect(self._url)
+        return self._dialect.server.connect()
 
 
 def in_pieces(fetch: Callable[[int], Sequence[tuple[Any, ...]]]) -> Iterator[list[tuple[Any, ...]]]:

@@ -51,11 +51,6 @@ class StagedChanges(msgspec.Struct, frozen=True):
     partials: tuple[StagedPartial, ...]
     count: int
 
-    @property
-    def all_rows(self) -> list[StagedRows]:
-        found = [self.deletes, self.upserts, *(partial.rows for partial in self.partials)]
-        return [rows for rows in found if rows is not None]
-
 
 class StagedPart(msgspec.Struct, frozen=True):
     """One task's receipt. `tables` are its staging tables, those of changes that are held back among them.

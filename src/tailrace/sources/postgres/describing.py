@@ -3,6 +3,10 @@
 A message is the truth about its own moment, and we may be behind. The catalog of now only adds what messages leave out:
 the numbers of columns, the order of a key, what a type is. What is gone from it since comes from the last version that
 we know; a type that is gone is text, under the name that its Type message gave.
+
+The number of a column comes from what the log knew before, from those rows of the catalog that are older than the
+message's transaction, and from the order of the columns. Where that leaves a choice the table is copied again, once: a
+transaction that commits after the look at the catalog is sure again, because who alters a table waits for its writers.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ FROM pg_roles r WHERE r.rolname = current_user
 
 _SLOT = """
 SELECT s.slot_type, s.plugin::text, s.database::text, s.active_pid, s.confirmed_flush_lsn IS NOT NULL, s.wal_status,
-    to_jsonb(s) ->> 'invalidation_reason', s.two_phase, pg_size_pretty(s.safe_wal_size),
+    to_jsonb(s) ->> 'invalidation_reason', s.two_phase,
     pg_size_pretty(pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn))
 FROM pg_replication_slots s WHERE s.slot_name = %s
 """
@@ -139,7 +139,6 @@ class SlotState(msgspec.Struct, frozen=True):
     wal_status: str | None
     invalidation: str | None
     is_two_phase: bool
-    safe_size: str | None
     retained_size: str | None
 
 

@@ -12,7 +12,6 @@ import msgspec
 import psycopg
 from psycopg import sql
 
-from tailrace import config
 from tailrace.config import TablePatterns
 from tailrace.errors import PositionLost, SourceError, SourceUnavailable
 from tailrace.sources.base import Finding
@@ -22,6 +21,7 @@ from tailrace.sources.postgres.connection import connect, source_errors
 from tailrace.sources.postgres.facts import Server, SlotState
 from tailrace.sources.postgres.preflight_publication import Publications
 from tailrace.sources.postgres.publications import TOLERANT_VERSION, names_of
+from tailrace.sources.postgres.settings import PostgresSettings
 from tailrace.sources.postgres.slots import PLUGIN
 
 MINIMUM_VERSION = 15
@@ -47,7 +47,7 @@ _PLATFORMS = {
 }
 
 
-def check(url: str, slot: str, publication: str, patterns: TablePatterns, settings: config.Source) -> list[Finding]:
+def check(url: str, slot: str, publication: str, patterns: TablePatterns, settings: PostgresSettings) -> list[Finding]:
     """Every finding, over one connection. What stops the looking is the last finding, never an exception."""
     found: list[Finding] = []
     try:
@@ -59,7 +59,11 @@ def check(url: str, slot: str, publication: str, patterns: TablePatterns, settin
 
 
 def _look(
-    connection: psycopg.Connection[Any], slot: str, publication: str, patterns: TablePatterns, settings: config.Source
+    connection: psycopg.Connection[Any],
+    slot: str,
+    publication: str,
+    patterns: TablePatterns,
+    settings: PostgresSettings,
 ) -> Iterator[Finding]:
     yield version_finding(connection.info.server_version)
     if connection.info.server_version < MINIMUM_VERSION * 10_000:
@@ -85,7 +89,9 @@ def _look(
     yield from preflight_publication.findings(around, tables.captured, server)
     unmatched = patterns.unmatched((table.schema, table.name) for table in tables.every)
     others = facts.read_not_tables(connection) if unmatched else []
-    yield from preflight_tables.findings(tables, around, server, settings, unmatched, others)
+    yield from preflight_tables.findings(
+        tables, around, server, patterns.patterns, unmatched, others, is_binary=settings.binary
+    )
 
 
 def version_finding(number: int) -> Finding:

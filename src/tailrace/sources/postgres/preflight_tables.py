@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 from psycopg import sql
 
-from tailrace import config
 from tailrace.config import TablePatterns
 from tailrace.model.names import parse_table, table_name
 from tailrace.model.schema import Identity
@@ -37,21 +36,22 @@ def findings(
     tables: Tables,
     around: Publications,
     server: Server,
-    settings: config.Source,
+    patterns: Sequence[str],
     unmatched: Sequence[str],
     others: Sequence[NotTable],
+    *,
+    is_binary: bool,
 ) -> Iterator[Finding]:
-    """`unmatched` are the patterns that take no table; `others` what may have been meant by them."""
+    """`unmatched` are the `patterns` that take no table; `others` what may have been meant by them."""
     yield from (_unmatched(pattern, tables, others) for pattern in unmatched)
     captured = [table for table in tables.captured if not around.is_left_out(table, server)]
     if not captured and (tables.captured or not unmatched):
         yield fail(
             "tables",
-            f"no table of the database {server.database} is left to capture by source.tables:"
-            f" {', '.join(settings.tables)}",
+            f"no table of the database {server.database} is left to capture by source.tables: {', '.join(patterns)}",
             "correct source.tables",
         )
-    remarks = list(_remarks(tables, around, server, settings))
+    remarks = list(_remarks(tables, around, server, is_binary=is_binary))
     yield from (_finding(remark, tables) for remark in remarks)
     if tables.captured:
         yield _summary(tables, remarks)
@@ -72,7 +72,7 @@ def _summary(tables: Tables, remarks: Iterable[Remark]) -> Finding:
     return ok("tables", f"{number_of(sound, 'table')}{rest}: ok")
 
 
-def _remarks(tables: Tables, around: Publications, server: Server, settings: config.Source) -> Iterator[Remark]:
+def _remarks(tables: Tables, around: Publications, server: Server, *, is_binary: bool) -> Iterator[Remark]:
     yield from _unlogged(tables.wanted)
     yield from _unpublished(tables.captured, around, server)
     yield from _without_columns(tables.captured, around.main)
@@ -80,7 +80,7 @@ def _remarks(tables: Tables, around: Publications, server: Server, settings: con
     yield from _privileges(tables.captured, server)
     yield from _hidden_rows(tables.captured, server)
     yield from _identities(tables.captured, around, server)
-    yield from _types(tables, around.main, is_binary=settings.binary)
+    yield from _types(tables, around.main, is_binary=is_binary)
     yield from _generated(tables.captured, around.main)
 
 

@@ -19,7 +19,7 @@ FAILOVER_VERSION = 170_000
 """From here on a slot can follow the primary to a standby, if the standby is set up to synchronise slots."""
 
 _SLOT = """
-SELECT plugin, slot_type, database, active_pid, confirmed_flush_lsn::text, restart_lsn::text, wal_status,
+SELECT plugin, slot_type, database, active_pid, confirmed_flush_lsn::text, wal_status,
     pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_lsn(), restart_lsn)::bigint, catalog_xmin::text::bigint
 FROM pg_replication_slots WHERE slot_name = %s
 """
@@ -48,7 +48,6 @@ class Slot(msgspec.Struct, frozen=True):
     database: str | None
     active_pid: int | None
     confirmed: str | None
-    restart: str | None
     wal_status: str | None
     retained_bytes: int | None
     catalog_xmin: int | None  # older transactions had ended where it begins

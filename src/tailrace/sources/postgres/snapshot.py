@@ -1,6 +1,9 @@
 """Copying existing rows: page ranges of a table, read with binary COPY under an exported snapshot.
 
 COPY and pgoutput share the binary value formats, so the rows go through the same decoder as the stream.
+
+A snapshot can go blind: TRUNCATE, and ALTER TABLE where it rewrites, leave a file in which older snapshots see nothing.
+So whoever reads under a snapshot compares the file number that it knows with the present one.
 Protocol page: "COPY", Binary Format.
 """
 

@@ -46,8 +46,10 @@ from tailrace.sources.postgres import (
 from tailrace.sources.postgres.capture import PostgresCapture
 from tailrace.sources.postgres.catalog import SourceTable, list_tables, table_schemas
 from tailrace.sources.postgres.connection import connect, current_position, server_of, source_errors
-from tailrace.sources.postgres.publications import Maker, Publisher
+from tailrace.sources.postgres.publications import Maker
+from tailrace.sources.postgres.publisher import Publisher
 from tailrace.sources.postgres.replication import ReplicationStream
+from tailrace.sources.postgres.settings import PostgresSettings
 from tailrace.sources.postgres.types import has_binary_decoder
 from tailrace.sources.postgres.witness import check_same_past
 
@@ -58,14 +60,17 @@ LOOK_SECONDS = 1.0
 class PostgresSource(Source):
     """Holds settings only: it pickles, and every method opens what it needs."""
 
+    settings_type = PostgresSettings
+
     def __init__(self, pipeline: config.Pipeline) -> None:
-        self.settings = pipeline.source
+        self.settings = pipeline.source_settings(PostgresSettings)
         self.url = pipeline.source.url
-        self.slot = pipeline.slot_name
-        self.publications = publications.names_of(pipeline.publication_name)
+        self.slot = self.settings.slot_of(pipeline.name)
+        self.publications = publications.names_of(self.settings.publication_of(pipeline.name))
         self.patterns = TablePatterns(pipeline.source.tables)
-        self._is_named = pipeline.source.publication is None  # by us
-        self._maker = Maker(pipeline.name, pipeline.slot_name)
+        self._heartbeat_seconds = pipeline.source.heartbeat_ms / 1000
+        self._is_named = self.settings.publication is None  # by us
+        self._maker = Maker(pipeline.name, self.slot)
         self._founders: dict[int, str] = {}  # what was published when we made the slot
 
     @property
@@ -193,7 +198,7 @@ class PostgresSource(Source):
             described,
             known=known,
             binary=self.settings.binary and self._all_binary(),
-            mark_seconds=self.settings.heartbeat_ms / 1000,
+            mark_seconds=self._heartbeat_seconds,
         )
 
     decode = staticmethod(pgoutput.decode)
@@ -267,7 +272,7 @@ class PostgresSource(Source):
     def _require_tables(self, connection: psycopg.Connection[tuple[object, ...]]) -> None:
         if not any(self.patterns.matches(t.schema, t.name) and not t.is_unlogged for t in list_tables(connection)):
             raise SourceRefused(
-                f"no table of {self.name} matches source.tables: {', '.join(self.settings.tables)}",
+                f"no table of {self.name} matches source.tables: {', '.join(self.patterns.patterns)}",
                 hint="tables are named schema.name; patterns such as public.* are allowed",
             )
 

@@ -7,14 +7,11 @@ is text, because MySQL's own json type writes documents anew. What has no type h
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType, Kind
-from tailrace.sinks.sql.staged import StagedColumn
+from tailrace.sinks.sql.dialect import Types
 
-STAGED = "_tailrace_staged"
-"""What statements call staged rows: no table of a source may have a name that begins so."""
 ROW = "_tailrace_row"
 """An invisible column that tells equal rows of a table without a key apart, and of a staging table."""
 NUMBERED = "bigint unsigned NOT NULL AUTO_INCREMENT INVISIBLE PRIMARY KEY"
@@ -41,27 +38,46 @@ _FIXED = {
 _TEXT_SIZES = {Kind.TIMETZ: 40, Kind.INTERVAL: 80, Kind.ENUM: 63}
 
 
-def declared(schema: TableSchema, collation: str) -> dict[str, str]:
-    """The type of each column; texts in a key share what the other columns of the key leave."""
-    types = {column.name: column.type for column in schema.columns}
-    rest = KEY_BYTES - sum(_key_bytes(types[name]) for name in schema.key)
-    open_ended = [name for name in schema.key if is_open_ended(types[name])]
-    share = rest // max(len(open_ended), 1)
-    bare = {name: _declared(type_, share if name in open_ended else None) for name, type_ in types.items()}
-    return {name: collated(type_, collation) for name, type_ in bare.items()}
+_OWN = {"name": "varchar(255)", "text": "longtext", "integer": "bigint", "flag": "smallint", "moment": "datetime(6)"}
+
+
+class MySqlTypes(Types):
+    """Texts are in `collation`."""
+
+    def __init__(self, collation: str) -> None:
+        self._collation = collation
+        self.own = {kind: collated(type_, collation) for kind, type_ in _OWN.items()}
+
+    def declared(self, schema: TableSchema) -> dict[str, str]:
+        """Texts in a key share what the other columns of the key leave."""
+        types = {column.name: column.type for column in schema.columns}
+        rest = KEY_BYTES - sum(_key_bytes(types[name]) for name in schema.key)
+        open_ended = [name for name in schema.key if is_open_ended(types[name])]
+        share = rest // max(len(open_ended), 1)
+        bare = {name: declared(type_, share if name in open_ended else None) for name, type_ in types.items()}
+        return {name: collated(type_, self._collation) for name, type_ in bare.items()}
+
+    def hidden_columns(self, schema: TableSchema) -> dict[str, str]:
+        return {} if schema.key else {ROW: NUMBERED}
+
+    def fits(self, declared: str, existing: str) -> bool:
+        return fits(declared, existing)
+
+    def is_exact_key(self, existing: str) -> bool:
+        """Whether two different values are two different keys: no case folding, no padding."""
+        collation = re.search(r"COLLATE (\w+)", existing)
+        if collation is None or collation[1] in ("utf8mb4_0900_bin", "ascii_bin"):
+            return True
+        return collation[1].endswith("nopad_bin")
+
+    def can_widen(self, wanted: str, existing: str) -> bool:
+        return fits(existing, wanted)
 
 
 def collated(type_: str, collation: str) -> str:
     """A type whose texts are ours, whatever the database or the table has for a default."""
     is_text = type_.startswith(("varchar", "longtext"))
     return f"{type_} CHARACTER SET utf8mb4 COLLATE {collation}" if is_text else type_
-
-
-def create_staging(table: str, columns: Sequence[StagedColumn], collation: str, *, is_private: bool) -> str:
-    """A table for staged rows, which are numbered."""
-    types = (collated(_declared(column.type, None), collation) for column in columns)
-    lines = ", ".join([*(f"c{place} {type_}" for place, type_ in enumerate(types)), f"{ROW} {NUMBERED}"])
-    return f"CREATE {'TEMPORARY TABLE' if is_private else 'TABLE'} {table} ({lines}) ENGINE = InnoDB"
 
 
 def is_open_ended(type_: ColumnType) -> bool:
@@ -93,7 +109,8 @@ def decimal_of(type_: ColumnType) -> tuple[int, int] | None:
     return precision, scale or 0
 
 
-def _declared(type_: ColumnType, key_bytes: int | None) -> str:
+def declared(type_: ColumnType, key_bytes: int | None = None) -> str:
+    """The type of a column; in a key it may have so many bytes."""
     if type_.kind in _FIXED:
         return _FIXED[type_.kind][0]
     if (digits := decimal_of(type_)) is not None:
@@ -134,12 +151,6 @@ def fits(wanted: str, existing: str) -> bool:
         room = _size(other, others, _BLOB_LIMITS, ("varbinary",))
         return room is not None and size <= room
     return base == other and (limits or [0]) <= (others or [0])
-
-
-def is_exact_key(existing: str) -> bool:
-    """Whether two different values are two different keys: no case folding, no padding."""
-    collation = re.search(r"COLLATE (\w+)", existing)
-    return collation is None or collation[1] in ("utf8mb4_0900_bin", "ascii_bin") or collation[1].endswith("nopad_bin")
 
 
 def _holds_unicode(wanted: str, existing: str) -> bool:

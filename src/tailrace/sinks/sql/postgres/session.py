@@ -16,7 +16,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tailrace.errors import SinkRejected, SinkUnavailable
 from tailrace.sinks.sql.dialect import Explanation
-from tailrace.sinks.sql.postgres.encode import HEADER, TRAILER
+from tailrace.sinks.sql.postgres.encoding import HEADER, TRAILER
 from tailrace.sinks.sql.postgres.types import declared, is_cast, sent
 from tailrace.sinks.sql.sessions import in_pieces
 from tailrace.sinks.sql.staged import Relation, StagedRows

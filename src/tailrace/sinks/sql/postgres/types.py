@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 
+from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType, Kind
+from tailrace.sinks.sql.dialect import Types
 
 TEXT = ColumnType(Kind.TEXT, "text")
 
@@ -43,6 +45,19 @@ _NAMED: dict[Kind, tuple[str, str]] = {
     Kind.OTHER: (_OTHERS, "text"),
 }
 """By kind: names that are kept, and the type for all others."""
+
+
+class PostgresTypes(Types):
+    own = {"name": "text", "text": "text", "integer": "bigint", "flag": "smallint", "moment": "timestamptz"}
+
+    def declared(self, schema: TableSchema) -> dict[str, str]:
+        return {column.name: declared(column.type) for column in schema.columns}
+
+    def fits(self, declared: str, existing: str) -> bool:
+        return fits(declared, existing)
+
+    def can_widen(self, wanted: str, existing: str) -> bool:
+        return fits(existing, wanted)
 
 
 def declared(type_: ColumnType) -> str:

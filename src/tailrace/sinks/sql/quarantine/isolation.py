@@ -11,12 +11,11 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from tailrace.errors import SinkRejected
-from tailrace.model.lifecycle import TableState, TableStatus
 from tailrace.model.schema import TableSchema
 from tailrace.sinks.base import Rejected
 from tailrace.sinks.mapping import SchemaMapping
 from tailrace.sinks.sql.dialect import Dialect, Session
-from tailrace.sinks.sql.quarantine.sifting import as_json
+from tailrace.sinks.sql.quarantine.sieve import as_json
 from tailrace.sinks.sql.staged import Relation, StagedRows, old
 
 MOST_REFUSED = 1000
@@ -25,46 +24,46 @@ MOST_REFUSED_CHARACTERS = 64 << 20
 """How large they may be."""
 
 
-class Refused:
-    """Runs statements on staged rows. Those that the database refuses end the batch, or are in `rows` afterwards."""
+class Isolation:
+    """Runs statements on staged rows. Those that the database refuses end the batch, or are in `refused` afterwards."""
 
     def __init__(self, dialect: Dialect, session: Session, mapping: SchemaMapping, *, is_fatal: bool) -> None:
-        self._dialect, self._session, self._mapping, self._is_fatal = dialect, session, mapping, is_fatal
-        self.rows: list[Rejected] = []
+        self.dialect, self.session, self.mapping, self._is_fatal = dialect, session, mapping, is_fatal
+        self.refused: list[Rejected] = []
         self._size = 0
 
     def merge(self, source: TableSchema, operation: str, staged: StagedRows, run: Callable[[Relation], object]) -> None:
-        relation = self._session.relation(staged)
+        relation = self.session.relation(staged)
         if self._is_fatal:
             run(relation)
             return
         types = {column.label: column.type for column in staged.columns}
-        texts = {label: self._dialect.key_text(value, types[label]) for label, value in relation.values.items()}
-        key = [relation.values[name] for name in self._mapping.schema(source).key]
+        texts = {label: self.dialect.reading.key_text(value, types[label]) for label, value in relation.values.items()}
+        key = [relation.values[name] for name in self.mapping.schema(source).key]
         order = [relation.number] if relation.number else key or list(texts.values())
-        for piece, words in refused_rows(self._session, self._dialect, relation, staged.rows, order, run):
+        for piece, words in refused_rows(self.session, self.dialect, relation, staged.rows, order, run):
             self._reject(source, operation, piece, texts, words)
 
     def _reject(self, source: TableSchema, operation: str, row: Relation, texts: dict[str, str], words: str) -> None:
-        names = self._mapping.source_names(source)
+        names = self.mapping.source_names(source)
         columns = {names[label]: text for label, text in texts.items() if label in names}
-        [values] = self._session.merge(f"SELECT {', '.join(columns.values())} FROM {row.sql}", row)
+        [values] = self.session.merge(f"SELECT {', '.join(columns.values())} FROM {row.sql}", row)
         payload = {name: as_json(value) for name, value in zip(columns, values, strict=True)}
         self._size += sum(len(value) for value in payload.values() if isinstance(value, str))
         if self._size > MOST_REFUSED_CHARACTERS:
             raise SinkRejected(f"rows of {source.table} are refused ({words}), and are too large to be set aside")
         key = {name: payload[name] for name in source.key}
-        self.rows.append(Rejected(source.table, operation, key, words, payload))
+        self.refused.append(Rejected(source.table, operation, key, words, payload))
         self._reject_old_key(source, row, texts, words)
 
     def _reject_old_key(self, source: TableSchema, row: Relation, texts: dict[str, str], words: str) -> None:
         """A row that could not move is still under its old key, and has to go from there as well."""
-        labels = [old(name) for name in self._mapping.schema(source).key]
+        labels = [old(name) for name in self.mapping.schema(source).key]
         if not labels or labels[0] not in texts:
             return
-        [values] = self._session.merge(f"SELECT {', '.join(texts[label] for label in labels)} FROM {row.sql}", row)
+        [values] = self.session.merge(f"SELECT {', '.join(texts[label] for label in labels)} FROM {row.sql}", row)
         key = {name: as_json(value) for name, value in zip(source.key, values, strict=True)}
-        self.rows.append(Rejected(source.table, "delete", key, words, dict(key)))
+        self.refused.append(Rejected(source.table, "delete", key, words, dict(key)))
 
 
 def refused_rows(
@@ -88,7 +87,7 @@ def refused_rows(
         try:
             run(piece)
         except Exception as error:
-            found = dialect.explain(error)
+            found = dialect.server.explain(error)
             if found is None or not found.is_about_rows or len(refused) == MOST_REFUSED:
                 raise
             session.execute("ROLLBACK TO SAVEPOINT isolating")
@@ -101,39 +100,6 @@ def refused_rows(
     return refused
 
 
-def delete_again(session: Session, dialect: Dialect, table: str, schema: TableSchema, key: Sequence[str]) -> bool:
-    """Delete the row of a key, given as text in the order of the key; False if the database still refuses that."""
-    types = {column.name: column.type for column in schema.columns}
-    found = " AND ".join(dialect.key_is(dialect.quote(name), types[name]) for name in schema.key)
-    session.execute("SAVEPOINT deleting")
-    try:
-        session.execute(f"DELETE FROM {table} WHERE {found}", list(key))
-    except Exception as error:
-        explained = dialect.explain(error)
-        if explained is None or not explained.is_about_rows:
-            raise
-        session.execute("ROLLBACK TO SAVEPOINT deleting")
-        return False
-    session.execute("RELEASE SAVEPOINT deleting")
-    return True
-
-
 def _piece(relation: Relation, order: Sequence[str], first: int, size: int) -> Relation:
     query = f"SELECT * FROM {relation.sql} ORDER BY {', '.join(order)} LIMIT {size} OFFSET {first}"
     return msgspec.structs.replace(relation, sql=f"({query}) AS {relation.alias}")
-
-
-def replayable(rejected: Rejected, status: TableStatus | None) -> TableSchema:
-    """The table of a row that was set aside; raises if rows of it can not be written again now."""
-    if status is None:
-        problem = "is not in the sink any more"
-    elif not rejected.key:
-        problem = "has no key by which the row could be found again"
-    elif rejected.key.keys() != set(status.schema.key):
-        problem = "has another key than it had when the row was set aside"
-    elif status.state is not TableState.LIVE:
-        problem = f"is in the state {status.state}: wait until it is live"
-    else:
-        return status.schema
-    hint = "`tailrace quarantine drop` forgets its rows"
-    raise SinkRejected(f"{rejected.table} {problem}", hint=hint, table=rejected.table)
