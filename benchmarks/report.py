@@ -43,6 +43,7 @@ TARGETS = {
     "snapshot_postgres_vs_subscription": Target("ratio", ">", 1),
     "mysql_vs_bulk_load": Target("ratio", ">=", 0.6),
     "mariadb_vs_bulk_load": Target("ratio", ">=", 0.6),
+    "transforms_vs_direct": Target("ratio"),
     "start_seconds": Target("seconds", "<", 5),
     "restart_seconds": Target("seconds", "<", 8),
 }

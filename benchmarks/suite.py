@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import psycopg
 
-from benchmarks import copying, debezium, latency, loading, memory, ours, starting, streaming
+from benchmarks import copying, debezium, latency, loading, memory, ours, starting, streaming, transforming
 from benchmarks.backlog import (
     FINGERPRINT,
     NEW_ROW,
@@ -141,6 +141,25 @@ def starts(run: Run) -> list[Result]:
     ]
 
 
+def transforms(run: Run) -> list[Result]:
+    """The changes of four tables, staged by the direct way and through Catalyst; the details have its variants."""
+    with (
+        PostgresServer.start(settings=SETTINGS) as server,
+        transforming.captured_log(server, run.rows(500_000)) as staging,
+    ):
+        contenders: dict[str, Contender] = {
+            "direct": staging.direct,
+            "transforms": staging.through_catalyst,
+            "every_column": staging.with_every_column,
+            "job_a_table": staging.a_job_a_table,
+            "rdds": staging.through_rdds,
+        }
+        heats = race(contenders, run.repeat, run.say)
+        ratio = _ratio(heats["transforms"], heats["direct"])
+        described = {name: heat.describe(staging.changes) for name, heat in heats.items()}
+        return [result("transforms_vs_direct", ratio, run.details(**described, work=staging.changes))]
+
+
 def large_transaction(run: Run) -> list[Result]:
     """The memory of the capture process through one transaction of 2 million rows."""
     run.say("memory")
@@ -182,6 +201,7 @@ GROUPS: dict[Callable[[Run], list[Result]], Sequence[str]] = {
     snapshot: [name for pairs in SNAPSHOT_RACES for name in pairs],
     commit_to_readable: ["latency_p50_seconds", "latency_p95_seconds", "latency_p99_seconds"],
     starts: ["start_seconds", "restart_seconds"],
+    transforms: ["transforms_vs_direct"],
     large_transaction: ["capture_peak_megabytes"],
     bulk_load: ["mysql_vs_bulk_load", "mariadb_vs_bulk_load"],
 }

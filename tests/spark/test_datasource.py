@@ -23,6 +23,8 @@ from support.messages import Feed, Value, begin, commit, delete, insert, logical
 from tailrace.log.writer import LogWriter
 from tailrace.model.schema import Column, TableSchema
 from tailrace.sources.postgres.types import column_type
+from tailrace.spark.installed import START
+from tailrace.spark.session import WORKER_PATH
 from tailrace.spark.versions import has_read_limits
 from tailrace.state.readers import Readers
 from tailrace.state.storage import Storage
@@ -54,6 +56,7 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.log.level", "OFF")
         .config("spark.sql.streaming.metricsEnabled", "false")
+        .config(WORKER_PATH, str(START))  # its Python processes start sooner, and have ten seconds for it
         .getOrCreate()
     )
     tailrace.register(session)

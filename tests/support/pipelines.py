@@ -72,8 +72,9 @@ class RunningPipeline:
         environment: Mapping[str, str] | None = None,
         command: str = "run",
         folder: Path | None = None,
+        python: str = sys.executable,
     ) -> None:
-        words = [sys.executable, "-m", "tailrace.cli.main", command, str(file), *options]
+        words = [python, "-m", "tailrace.cli.main", command, str(file), *options]
         self.process = subprocess.Popen(
             words,
             cwd=folder,

@@ -18,6 +18,7 @@ from tailrace.config import (
     Pipeline,
     Spark,
     TablePatterns,
+    Transform,
     from_urls,
     json_schema,
     load,
@@ -187,7 +188,7 @@ WRONG: list[tuple[str, str, str, str, str | None]] = [
         "state:",
         "zebra:",
         "zebra: unknown key",
-        "known here: name, source, sinks, state, capture, log, spark",
+        "known here: name, source, sinks, transforms, state, capture, log, spark",
     ),
     (
         "a missing key",
@@ -522,3 +523,27 @@ def test_the_schema_knows_the_forms_of_history():
     [text] = [o for o in json_schema()["$defs"]["Log"]["properties"]["keep"]["anyOf"] if o.get("type") == "string"]
     assert all(re.match(text["pattern"], value) for value in ("24 h", "10 GiB"))
     assert not re.match(text["pattern"], "10")
+
+
+# --- transforms
+
+
+def test_transforms_are_by_table_however_the_file_writes_its_name(write):
+    text = SHOP + 'transforms: {\'"public".orders\': {where: "n > 1", columns: {x: "n * 2"}, drop: [y]}}'
+    found = load(write(text), PASSWORD).transforms
+    assert found == {"public.orders": Transform(where="n > 1", columns={"x": "n * 2"}, drop=("y",))}
+
+
+@pytest.mark.parametrize(
+    ("transforms", "words"),
+    [
+        ("{public.orders: {were: n > 1}}", "were"),
+        ("{public.orders: {where: ''}}", "where"),
+        ("{elsewhere.orders: {where: n > 1}}", "elsewhere.orders is not one of source.tables"),
+        ("{public.audit_orders: {where: n > 1}}", "public.audit_orders is not one of source.tables"),
+    ],
+)
+def test_a_transform_that_can_not_be_meant_is_refused_with_its_place(fail, transforms, words):
+    error = fail(SHOP + f"transforms: {transforms}")
+    assert str(error).startswith("transforms")
+    assert words in str(error)

@@ -39,11 +39,11 @@ def run(args: argparse.Namespace) -> int:
     from tailrace.cli.printing import console
 
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _leave)
+        signal.signal(number, _exit_on_signal)
     return story.run(story.Options(args.seconds, int(args.workload_rate), args.keep), console())
 
 
-def _leave(number: int, _: FrameType | None) -> None:
+def _exit_on_signal(number: int, _: FrameType | None) -> None:
     """As Ctrl-C: everything is ended and removed on the way out."""
     sys.exit(128 + number)
 

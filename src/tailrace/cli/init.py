@@ -45,6 +45,13 @@ sinks:
     # on_table_error: isolate  # a table that can not be copied or written is set aside; or `stop` the sink
     # max_rows: 1000000      # changes a micro-batch takes at most; transactions stay whole
 
+# What becomes of a table's rows on their way, in Spark SQL.
+# transforms:
+#   public.orders:
+#     where: "status <> 'draft'"
+#     columns: {total_eur: "cast(total * 1.1 as decimal(12,2))"}   # replaced or added
+#     drop: [internal_remark]
+
 # The change log. It may be deleted while the pipeline is stopped: nothing is lost or doubled.
 state: ./state
 

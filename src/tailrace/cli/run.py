@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     from tailrace.events import Starting
     from tailrace.views.view import open_view
 
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, _exit_on_signal)
     with open_view() as view:
         view.say(Starting(doing="loading"))  # pyspark alone takes a second
 
@@ -39,6 +39,6 @@ def run(args: argparse.Namespace) -> int:
         return runner.run(wanted, until_current=args.until_current, view=view)
 
 
-def _leave(*_: object) -> None:
+def _exit_on_signal(*_: object) -> None:
     """SIGTERM before there is a run to stop: the terminal is left as it was."""
     raise SystemExit(0)

@@ -216,6 +216,13 @@ def _net_of_rows(changes: Changes, truncate: bool) -> NetChanges:
     return NetChanges(schema, truncate, _take(rows, example[less]), inserts, (), -balance[less])
 
 
+def absent_from(keys: pa.RecordBatch, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Those of `keys` that are not among `rows`, which have the same columns."""
+    both = [shapes.concat([one, other]) for one, other in zip(keys.columns, rows.columns, strict=True)]
+    codes, _ = _codes(pa.RecordBatch.from_arrays(both, names=keys.schema.names))
+    return keys.filter(pa.array(~np.isin(codes[: keys.num_rows], codes[keys.num_rows :])))
+
+
 def _codes(rows: pa.RecordBatch) -> tuple[Integers, int]:
     """A dense number for each distinct row, NULL being equal to NULL."""
     codes, count = np.zeros(rows.num_rows, np.int64), 1

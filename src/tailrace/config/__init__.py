@@ -15,6 +15,7 @@ from tailrace.config.pipeline import (
     Snapshot,
     Source,
     Spark,
+    Transform,
 )
 from tailrace.config.schema import json_schema
 from tailrace.config.sections import Settings
@@ -36,6 +37,7 @@ __all__ = [
     "Source",
     "Spark",
     "TablePatterns",
+    "Transform",
     "from_urls",
     "json_schema",
     "load",

@@ -18,6 +18,7 @@ from tailrace.config.reading import read
 from tailrace.config.substitution import substitute
 from tailrace.config.urls import redact, resolve_folder, resolve_url
 from tailrace.errors import ConfigError
+from tailrace.model.names import parse_table
 
 DEFAULT_TABLES = ("*.*",)
 
@@ -117,8 +118,13 @@ def _build(document: Any, folder: Path, environ: Mapping[str, str]) -> Pipeline:
             sinks[name] = msgspec.structs.replace(sinks[name], tables=by_table(sink.tables))
         with _at(f"sinks.{name}.columns"):
             sinks[name] = msgspec.structs.replace(sinks[name], columns=by_table(sink.columns))
+    with _at("transforms"):
+        transforms = by_table(pipeline.transforms)
+        for table in transforms:
+            if not pipeline.source.patterns.matches(*(parse_table(table) or ("", ""))):
+                raise ConfigError(f"{table} is not one of source.tables", hint="a transform names one captured table")
     state = resolve_folder(pipeline.state, folder)
-    return msgspec.structs.replace(pipeline, source=source, sinks=sinks, state=state)
+    return msgspec.structs.replace(pipeline, source=source, sinks=sinks, transforms=transforms, state=state)
 
 
 def _check_keep(log: Log) -> None:

@@ -124,6 +124,17 @@ class Sink(Connector, frozen=True):
     ] = 256 * MIB
 
 
+class Transform(Section, frozen=True):
+    """What becomes of a table's rows on their way, in Spark SQL over the table's own columns."""
+
+    where: Annotated[str, Meta(min_length=1, description="rows for which this is true are in the sinks")] | None = None
+    columns: Annotated[
+        dict[str, Annotated[str, Meta(min_length=1)]],
+        Meta(description="a column, replaced or added: its value as an expression"),
+    ] = {}
+    drop: Annotated[tuple[str, ...], Meta(description="columns that no sink gets")] = ()
+
+
 class Log(Section, frozen=True):
     """The change log on the state directory."""
 
@@ -171,6 +182,9 @@ class Pipeline(Section, frozen=True):
     sinks: Annotated[
         dict[Annotated[str, Meta(pattern=NAME)], Sink], Meta(min_length=1, description="the sinks, each with a name")
     ]
+    transforms: Annotated[
+        dict[str, Transform], Meta(description="source table (schema.name): what becomes of its rows on their way")
+    ] = {}
     state: Annotated[str, Meta(min_length=1, description="folder of the change log; relative to this file")] = "./state"
     capture: Annotated[
         Capture,

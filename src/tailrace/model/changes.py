@@ -90,7 +90,7 @@ class Changes:
         flat = change_schema(self.schema, self.transactions.schema)
         with about(self.schema.table):
             for rows in (self.after, self.before):
-                _refuse_extremes(rows, self.schema)
+                refuse_extremes(rows, self.schema)
         transactions = self.transactions.take(pa.array(self.transaction))
         columns = [
             *self.after.columns,
@@ -168,8 +168,10 @@ def _concat_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=batches[0].schema.names)
 
 
-def _refuse_extremes(rows: pa.RecordBatch, schema: TableSchema) -> None:
-    for column, array in zip(schema.columns, rows.columns, strict=True):
+def refuse_extremes(rows: pa.RecordBatch, schema: TableSchema) -> None:
+    """Raise ValueRefused for a value, in these columns of a table, that others would take for another."""
+    columns = {column.name: column for column in schema.columns}
+    for column, array in ((columns[name], rows.column(name)) for name in rows.schema.names):
         if problem := _extreme(array):
             raise ValueRefused(
                 f"column {schema.table}.{column.name} ({column.type.name}): {problem}",

@@ -81,7 +81,8 @@ class TableStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `membership` is the source's word for its being published without a break, and `stored` where its rows were when
     they were copied: a table of which either has changed is not what it was, whatever the stream says. With
     `is_beside` the copy is in a table beside the one that readers see, until it is live. `held_as` is the sink's word
-    for the names under which it was copied.
+    for the names under which it was copied. Where transforms make other columns of the source's own, a sink remembers
+    what it holds as `schema`, and those as `captured`.
     """
 
     table: str
@@ -97,6 +98,7 @@ class TableStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stored: StoredAs | None = None
     is_beside: bool = False
     held_as: str = ""
+    captured: TableSchema | None = None
 
     def move(self, state: TableState, **fields: object) -> TableStatus:
         """The same table in another state. Raises on a move that the life cycle does not have."""

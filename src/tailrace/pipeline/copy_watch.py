@@ -34,10 +34,10 @@ class CopyWatch:
             took = time.monotonic() - began
             self._due_at = time.monotonic() + max(LOOK_SECONDS, LOOK_SHARE * took)
             for status in copying.values():
-                self._tell(copied(status, self._follower.name, marks.get(status.table, [])))
+                self._say_if_new(copied(status, self._follower.name, marks.get(status.table, [])))
         return False
 
-    def _tell(self, now: events.Copying) -> None:
+    def _say_if_new(self, now: events.Copying) -> None:
         if now.total_bytes and self._told.get(now.table) != now:
             self._told[now.table] = now
             self._follower.say(now)

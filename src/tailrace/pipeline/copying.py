@@ -19,7 +19,8 @@ from tailrace.pipeline.evolution import failed
 from tailrace.pipeline.follower import SinkFollower
 from tailrace.sinks.base import ChunkMark, Snapshots
 from tailrace.sources.base import ExportedSnapshot, TableFacts, TableLocked, TableRewritten
-from tailrace.spark.jobs import load_chunks
+from tailrace.spark.frames import load_chunks_shaped
+from tailrace.spark.jobs import in_pool, load_chunks
 from tailrace.tasks.load import ChunkWork, Loaded
 
 LARGE_CHUNKS = 4
@@ -139,13 +140,20 @@ class CopyLane:
             for status in same:
                 work += self._planned(status, before[status.table], marks.get(status.table, []), snapshot)
             failpoints.reached("snapshot-planned")
-            loaded = (
-                load_chunks(self.follower.spark, self.source, self._snapshots, snapshot.id, work, self._pool)
-                if work
-                else []
-            )
+            loaded = self._load(work, snapshot.id)
         failpoints.reached("snapshot-finished")
         self._finish([status.table for status in same], snapshot, loaded)
+
+    def _load(self, work: list[ChunkWork], snapshot: str) -> list[Loaded]:
+        """Tables with transforms go their own way."""
+        spark, expressions = self.follower.spark, self.follower.expressions
+        shaped = [item for item in work if item.schema.table in expressions]
+        direct = [item for item in work if item.schema.table not in expressions]
+        loaded = load_chunks(spark, self.source, self._snapshots, snapshot, direct, self._pool) if direct else []
+        if shaped:
+            with in_pool(spark.sparkContext, self._pool):
+                loaded += load_chunks_shaped(spark, self.source, self._snapshots, snapshot, shaped, expressions)
+        return loaded
 
     def _planned(
         self, status: TableStatus, facts: TableFacts, marks: list[ChunkMark], snapshot: ExportedSnapshot

@@ -35,8 +35,11 @@ from tailrace.model.watermark import Watermark
 from tailrace.pipeline.anchoring import anchored
 from tailrace.pipeline.evolution import Evolution, evolve, failed
 from tailrace.pipeline.threads import said_by
+from tailrace.pipeline.transforming import as_captured, transforming
 from tailrace.sinks.base import Atomic, Batch, Evolved, Evolves, Sink, SinkState, Snapshots
 from tailrace.sources.base import Source
+from tailrace.spark.expressions import Expressions
+from tailrace.spark.frames import stage_range_shaped
 from tailrace.spark.jobs import is_stopped, stage_batch, stage_range
 from tailrace.state import scratch
 from tailrace.state.layout import LOG
@@ -68,7 +71,9 @@ class SinkFollower:
     ) -> None:
         self.say = say
         self.spark, self.pipeline, self.name = spark, pipeline, name
-        self.source, self.sink, self.log_id = source, sink, log_id
+        self.expressions = Expressions(spark, pipeline.transforms)
+        self.sink = transforming(sink, self.expressions) if pipeline.transforms else sink
+        self.source, self.log_id = source, log_id
         self.storage = Storage(pipeline.state).folder(LOG)
         self.log = LogReader(self.storage)
         self.lag = LagGauge(self.log)
@@ -101,10 +106,21 @@ class SinkFollower:
         self._refuse_placeless(state)
         self.watermark = self._beginning(start_position) if state.watermark is None else self._anchor(state.watermark)
         unheard = {name: s for name, s in self.tables.items() if s.state is TableState.NEW}
-        self.tables = unheard | {name: self._anchored(status) for name, status in state.tables.items()}
+        self.tables = unheard | {name: self._reshaped(self._anchored(status)) for name, status in state.tables.items()}
         self._found_anew = {(name, self.tables[name].watermark): s.watermark for name, s in state.tables.items()}
         self._is_unsure = False
         self.fetched = {name for name, s in self.tables.items() if s.state is TableState.AHEAD}  # by a run of before
+
+    def _reshaped(self, status: TableStatus) -> TableStatus:
+        """A table that the file transforms in another way than the sink's rows were is copied again.
+
+        Before any change of it is applied: the sink may have other columns.
+        """
+        was, status = status.captured is not None or status.table in self.expressions, as_captured(status)
+        is_same = not status.held_as or status.held_as == self.sink.held_as(status.schema)
+        if not was or is_same or status.state in ASIDE | {TableState.NEW}:
+            return status
+        return status.again(self.watermark, status.schema, reason="its transform was changed in the file")
 
     def _refuse_placeless(self, state: SinkState) -> None:
         """A table becomes live in a commit that has the sink's place: nobody knows what it lacks where that is gone."""
@@ -259,8 +275,7 @@ class SinkFollower:
         results: list[PartResult] = []
         if first < last:
             plans = {s.table: TablePlan(s.watermark.offset, s.visibility, s.schema.relation) for s in statuses}
-            plan = self._plan(plans, f"catch-up-{last}")
-            results = stage_range(self.spark, plan, self.log.slices(first, last), self._parts)
+            results = self._stage_range(plans, f"catch-up-{last}", first, last)
         self._range = (first, last)
         place = _place_after(results, last, statuses[0].watermark)
         outcome = evolve(self.source, self.sink, {s.table: s for s in statuses}, results)
@@ -281,7 +296,30 @@ class SinkFollower:
 
     @property
     def _parts(self) -> int:
-        return min(int(self.sink.max_parts), max(self.spark.sparkContext.defaultParallelism, 1))
+        """Of a batch, in each of the two ways that its tables may go."""
+        ways = 2 if self.pipeline.transforms else 1
+        return min(max(int(self.sink.max_parts) // ways, 1), max(self.spark.sparkContext.defaultParallelism, 1))
+
+    def _stage_range(self, plans: dict[str, TablePlan], batch: str, first: int, last: int) -> list[PartResult]:
+        direct = {table: plan for table, plan in plans.items() if table not in self.expressions}
+        results: list[PartResult] = []
+        if direct:
+            results = stage_range(self.spark, self._plan(direct, batch), self.log.slices(first, last), self._parts)
+        return results + self._stage_shaped(plans, batch, first, last)
+
+    def _stage_shaped(self, plans: dict[str, TablePlan], batch: str, first: int, last: int) -> list[PartResult]:
+        """The DataFrame way, for the tables that have transforms."""
+        shaped = {table: plan for table, plan in plans.items() if table in self.expressions}
+        if not shaped:
+            return []
+        plan, slices = self._plan(shaped, f"{batch}-shaped"), self.log.slices(first, last)
+        schemas = {table: self.tables[table].schema for table in shaped}
+        return stage_range_shaped(self.spark, plan, slices, self._parts, self.expressions, schemas)
+
+    def _may_change(self, tables: Iterable[str], results: list[PartResult]) -> bool:
+        """Whether there are changes of these tables in what was read, perhaps under a name that nobody knows."""
+        seen = {table for result in results for table in result.seen}
+        return not seen.isdisjoint(tables) or not seen <= self.tables.keys()
 
     def _plan(self, tables: dict[str, TablePlan], batch: str) -> ApplyPlan:
         return ApplyPlan(self.source, self.sink, self.storage, batch, tables)
@@ -381,9 +419,12 @@ class SinkFollower:
 
     def _apply(self, frame: DataFrame, number: int) -> None:
         live = {t: self._live_plan(s) for t, s in self.tables.items() if s.state is TableState.LIVE}
-        results = sorted(stage_batch(frame, self._plan(live, f"batch-{number}")), key=lambda r: r.part)
+        direct = {table: plan for table, plan in live.items() if table not in self.expressions}
+        results = sorted(stage_batch(frame, self._plan(direct, f"batch-{number}")), key=lambda r: r.part)
         if not results:  # Spark begins with a batch whether or not there is anything new
             return
+        if self._may_change(live.keys() - direct.keys(), results):
+            results += self._stage_shaped(live, f"batch-{number}", self.watermark.offset, results[-1].last)
         failpoints.reached("batch-staged")
         self._range = (self.watermark.offset, results[-1].last)
         mark = _place_after(results, results[-1].last, self.watermark)

@@ -1,17 +1,22 @@
-"""Whether a pipeline can work: its source, its state directory, its sinks and its engine. Starts none of it."""
+"""Whether a pipeline can work: its source, its state directory, its sinks and its engine, its transforms.
+
+Starts none of it, but for Spark where there are transforms, which `check` asks Catalyst about.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 
 from tailrace import config, registry
 from tailrace.errors import MissingExtra, SourceRefused, StateError, TailraceError
+from tailrace.model.schema import TableSchema
 from tailrace.sources.base import Finding, Level
 from tailrace.sources.findings import Failure, fail, failure, ok, warn
 from tailrace.spark import java, versions
@@ -25,7 +30,9 @@ _GIB = 1 << 30
 
 def check(pipeline: config.Pipeline) -> list[Finding]:
     """Every finding, never an exception of ours."""
-    return [*check_without_sinks(pipeline), *(sink_finding(pipeline, name) for name in pipeline.sinks)]
+    findings = [*check_without_sinks(pipeline), *(sink_finding(pipeline, name) for name in pipeline.sinks)]
+    is_hopeless = any(finding.level is Level.FAIL for finding in findings)
+    return findings if is_hopeless else [*findings, *transform_findings(pipeline)]
 
 
 def check_without_sinks(pipeline: config.Pipeline) -> list[Finding]:
@@ -68,6 +75,33 @@ def sink_finding(pipeline: config.Pipeline, name: str) -> Finding:
     except TailraceError as error:
         return failure(subject, error)
     return ok(subject, f"{config.redact(settings.url)} can be written")
+
+
+def transform_findings(pipeline: config.Pipeline) -> Iterator[Finding]:
+    """Catalyst is asked, so Spark is started: where there are transforms only, and beside the state directory."""
+    if not pipeline.transforms:
+        return
+    from tailrace.spark.expressions import Expressions
+    from tailrace.spark.session import open_session
+
+    schemas = {schema.table: schema for schema in registry.make_source(pipeline).tables()}
+    with tempfile.TemporaryDirectory(prefix="tailrace-check-") as folder:
+        spark = open_session(msgspec.structs.replace(pipeline, state=folder))
+        expressions = Expressions(spark, pipeline.transforms)
+        for table in pipeline.transforms:
+            yield _transform_finding(expressions.held, table, schemas.get(table))
+
+
+def _transform_finding(hold: Callable[[TableSchema], TableSchema], table: str, schema: TableSchema | None) -> Finding:
+    subject = f"transforms.{table}"
+    if schema is None:
+        fix = "correct the name; a table that is not there yet will be transformed when it is"
+        return warn(subject, "the source has no such table to be captured", fix)
+    try:
+        held = hold(schema)
+    except TailraceError as error:
+        return failure(subject, error)
+    return ok(subject, f"the sinks have {', '.join(column.name for column in held.columns)}")
 
 
 def state_findings(state: str, max_bytes: int) -> Iterator[Finding]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
 
@@ -57,7 +57,8 @@ def replay(pipeline: config.Pipeline, chosen: Chosen) -> list[Replayed]:
             mark = sink.read_state().watermark
             if mark is not None and mark.source is not None:
                 source.check_same(mark.source, mark.position)
-        return [result for name, sink in sinks.items() for result in _replay(name, sink, source, chosen)]
+        transformed = pipeline.transforms.keys()
+        return [result for name, sink in sinks.items() for result in _replay(name, sink, source, chosen, transformed)]
 
 
 def drop(pipeline: config.Pipeline, chosen: Chosen) -> int:
@@ -102,11 +103,16 @@ class _Seen:
             still = {name: who for name, who in still.items() if name in now}
 
 
-def _replay(name: str, sink: Keeping, source: Source, chosen: Chosen) -> Iterator[Replayed]:
+def _replay(
+    name: str, sink: Keeping, source: Source, chosen: Chosen, transformed: Collection[str]
+) -> Iterator[Replayed]:
     by_table: dict[str, list[Quarantined]] = {}
     for entry in _of(sink, chosen):
         by_table.setdefault(entry.rejected.table, []).append(entry)
     for table, mine in by_table.items():
+        if table in transformed:
+            yield Replayed(name, table, 0, len(mine), "the table has a transform: `tailrace snapshot` copies it again")
+            continue
         try:
             written = sink.replay(mine, _Seen(source))
         except (SinkRejected, SourceUnavailable) as error:

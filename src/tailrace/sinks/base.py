@@ -271,5 +271,6 @@ class Fetches(Protocol):
         """
 
 
+@runtime_checkable
 class DatabaseSink(RowSink, Snapshots, Evolves, Verifies, Quarantines, Fetches, Protocol):
     """A sink with every capability, as a SQL database has them."""

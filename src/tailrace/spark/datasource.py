@@ -45,9 +45,9 @@ from tailrace.tasks.versions import as_version
 Offset = dict[str, Any]
 """`{"log": id, "offset": number}`, as it stands in Spark's checkpoint."""
 
-FIRST_SECONDS, ASK_SECONDS = 0.05, 1.0
 ANY = 1 << 62
 """No limit."""
+FIRST_SECONDS, ASK_SECONDS = 0.05, 1.0
 
 SLICES = pa.schema([("part", pa.int32()), ("name", pa.string()), ("first", pa.int64()), ("last", pa.int64())])
 

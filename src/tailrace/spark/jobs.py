@@ -29,7 +29,11 @@ def own_jobs(spark: SparkSession) -> None:
 
 def cancel_jobs(spark: SparkSession) -> None:
     """Those that this session has under way."""
-    spark.sparkContext.cancelJobsWithTag(str(spark.conf.get(RUN)))
+    spark.sparkContext.cancelJobsWithTag(_tag(spark))
+
+
+def _tag(spark: SparkSession) -> str:
+    return str(spark.conf.get(RUN, "tailrace"))
 
 
 def is_stopped(spark: SparkSession) -> bool:
@@ -41,7 +45,7 @@ def is_stopped(spark: SparkSession) -> bool:
 @contextmanager
 def tagged(spark: SparkSession) -> Iterator[None]:
     """Jobs of this thread are the session's own."""
-    tag = str(spark.conf.get(RUN))
+    tag = _tag(spark)
     spark.sparkContext.addJobTag(tag)
     try:
         yield
@@ -81,13 +85,13 @@ def load_chunks(
     def run(group: list[ChunkWork]) -> Any:
         return attempt(lambda: list(load_all(source, sink, snapshot, group)))
 
-    with tagged(spark), _in_pool(spark.sparkContext, pool):
+    with tagged(spark), in_pool(spark.sparkContext, pool):
         found = unwrap(spark.sparkContext.parallelize(tasks, len(tasks)).map(run).collect())
     return [loaded for group in found for loaded in group]
 
 
 @contextmanager
-def _in_pool(context: SparkContext, pool: str) -> Iterator[None]:
+def in_pool(context: SparkContext, pool: str) -> Iterator[None]:
     """Spark shares slots out between pools, but first come, first served within one: a copy would be served first."""
     context.setLocalProperty("spark.scheduler.pool", pool)
     try:

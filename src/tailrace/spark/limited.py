@@ -15,8 +15,9 @@ class LimitedReader(StreamReader, SupportsTriggerAvailableNow):
         return self.end_after(start, limit.max_rows if isinstance(limit, ReadMaxRows) else ANY)
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802 - Spark's name
-        """A figure of Spark's progress reports: not worth a request to a store."""
-        return self.newest() if self.log.storage.is_local else None
+        if not self.log.storage.is_local:  # a figure of Spark's progress reports, and not worth a request
+            return None
+        return self.newest()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self.stop_at = self.newest()["offset"]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from tailrace.errors import SinkTaken, TailraceError
+from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
 from tailrace.sinks.base import ChunkMark, Snapshots
 from tailrace.sources.base import Source, TableLocked, TableRewritten
@@ -45,10 +46,17 @@ def load_all(source: Source, sink: Snapshots, snapshot: str, group: Sequence[Chu
 
 
 def _load(source: Source, sink: Snapshots, snapshot: str, item: ChunkWork) -> Loaded:
-    chunk = item.mark.chunk
+    def read() -> Iterator[Rows]:
+        return source.read_chunk(item.schema, item.mark.chunk, snapshot, sink.chunk_form(item.schema))
+
+    return load(sink, item.schema, item.mark, read)
+
+
+def load(sink: Snapshots, schema: TableSchema, mark: ChunkMark, read: Callable[[], Iterator[Rows]]) -> Loaded:
+    """Load what is read, and say what became of it."""
+    chunk = mark.chunk
     try:
-        batches = source.read_chunk(item.schema, chunk, snapshot, sink.chunk_form(item.schema))
-        rows = sink.load_chunk(item.schema, item.mark, batches)
+        rows = sink.load_chunk(schema, mark, read())
     except TableRewritten:
         return Loaded(chunk.table, 0, is_rewritten=True)
     except TableLocked:  # its copy goes on another time, that of others now

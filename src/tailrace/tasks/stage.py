@@ -72,7 +72,7 @@ class PartResult(msgspec.Struct, frozen=True):
     failed: dict[str, TailraceError] = {}
 
 
-class _Found(msgspec.Struct):
+class Found(msgspec.Struct):
     """What a task comes across besides the changes themselves."""
 
     seen: dict[str, int] = {}
@@ -100,8 +100,12 @@ def stage_part(plan: ApplyPlan, part: int, slices: list[Slice]) -> PartResult:
 
 
 def _stage(plan: ApplyPlan, part: int, slices: list[Slice]) -> PartResult:
-    found = _Found()
-    staged = _staged(plan, part, _runs(plan, slices, found), found)
+    found = Found()
+    staged = _staged(plan, part, runs_of(plan, slices, found), found)
+    return part_result(part, slices, staged, found)
+
+
+def part_result(part: int, slices: list[Slice], staged: Receipt | None, found: Found) -> PartResult:
     return PartResult(
         part=part,
         last=slices[-1].last,
@@ -116,11 +120,11 @@ def _stage(plan: ApplyPlan, part: int, slices: list[Slice]) -> PartResult:
     )
 
 
-def _staged(plan: ApplyPlan, part: int, runs: Iterator[list[Changes]], found: _Found) -> Receipt | None:
+def _staged(plan: ApplyPlan, part: int, runs: Iterator[list[Changes]], found: Found) -> Receipt | None:
     """What the sink takes of the changes, if there are any."""
     match plan.sink:
         case RowSink():
-            nets = _net(runs, found)
+            nets = nets_of(runs, found)
             first = list(itertools.islice(nets, 1))
             return plan.sink.stage(plan.batch, part, drained(first, nets)) if first else None
         case ChangeSink():
@@ -131,7 +135,7 @@ def _staged(plan: ApplyPlan, part: int, runs: Iterator[list[Changes]], found: _F
             raise TypeError(f"sink {plan.sink.name} takes neither rows nor changes")
 
 
-def _net(runs: Iterator[list[Changes]], found: _Found) -> Iterator[NetChanges]:
+def nets_of(runs: Iterator[list[Changes]], found: Found) -> Iterator[NetChanges]:
     for run in runs:
         nets = net_changes(run)
         del run  # what is given out must not be held while the next is read
@@ -141,7 +145,7 @@ def _net(runs: Iterator[list[Changes]], found: _Found) -> Iterator[NetChanges]:
             yield nets.pop(0)
 
 
-def _each(runs: Iterator[list[Changes]], found: _Found) -> Iterator[Changes]:
+def _each(runs: Iterator[list[Changes]], found: Found) -> Iterator[Changes]:
     for run in runs:
         while run:
             if (run[0].op == Op.TRUNCATE).any():
@@ -149,7 +153,7 @@ def _each(runs: Iterator[list[Changes]], found: _Found) -> Iterator[Changes]:
             yield run.pop(0)
 
 
-def _runs(plan: ApplyPlan, slices: list[Slice], found: _Found) -> Iterator[list[Changes]]:
+def runs_of(plan: ApplyPlan, slices: list[Slice], found: Found) -> Iterator[list[Changes]]:
     """The wanted changes in runs of bounded length, so that memory stays flat whatever the size of a transaction.
 
     A run is of one version of one table.
@@ -175,7 +179,7 @@ def _runs(plan: ApplyPlan, slices: list[Slice], found: _Found) -> Iterator[list[
     yield from _taken(runs, found)
 
 
-def _changes_in(plan: ApplyPlan, piece: Slice, found: _Found) -> Iterator[Changes]:
+def _changes_in(plan: ApplyPlan, piece: Slice, found: Found) -> Iterator[Changes]:
     """The wanted changes of one slice."""
     name = SegmentName.parse(piece.name)
     assert name is not None
@@ -187,7 +191,7 @@ def _changes_in(plan: ApplyPlan, piece: Slice, found: _Found) -> Iterator[Change
     yield from filter(len, map(functools.partial(_filter, plan), _decoded(plan, frames, piece, found)))
 
 
-def _decoded(plan: ApplyPlan, frames: Frames, piece: Slice, found: _Found) -> Iterator[Changes]:
+def _decoded(plan: ApplyPlan, frames: Frames, piece: Slice, found: Found) -> Iterator[Changes]:
     """The changes of the plan's tables, each under the name that the plan has for it."""
     relations = {table.relation: name for name, table in plan.tables.items() if table.relation}
     own = {d.schema.table: relations[d.relation] for d in frames.definitions if d.relation in relations}
@@ -201,7 +205,7 @@ def _decoded(plan: ApplyPlan, frames: Frames, piece: Slice, found: _Found) -> It
         raise
 
 
-def _find_leaves(plan: ApplyPlan, frames: Frames, piece: Slice, relations: dict[int, str], found: _Found) -> None:
+def _find_leaves(plan: ApplyPlan, frames: Frames, piece: Slice, relations: dict[int, str], found: Found) -> None:
     """The parts of tables that are described in a slice, by a transaction whose changes are wanted."""
     begins = frames.transactions.column("begin").to_numpy()
     for leaf in (d for d in frames.definitions if d.root in relations and piece.first <= d.since <= piece.last):
@@ -211,7 +215,7 @@ def _find_leaves(plan: ApplyPlan, frames: Frames, piece: Slice, relations: dict[
             found.leaves.setdefault(relations[leaf.root], set()).add(leaf.relation)
 
 
-def _named(plan: ApplyPlan, changes: Changes, own: str | None, found: _Found) -> Iterator[Changes]:
+def _named(plan: ApplyPlan, changes: Changes, own: str | None, found: Found) -> Iterator[Changes]:
     """Changes that came under another name than their table's `own` are applied if the name is one to be captured.
 
     If it is not, or if it is that of another table, they are not: the table has then `strayed`.
@@ -234,13 +238,13 @@ def _under(changes: Changes, table: str) -> Changes:
     return dataclasses.replace(changes, schema=msgspec.structs.replace(changes.schema, schema=schema, name=name))
 
 
-def _taken_of_much(runs: dict[str, list[list[Changes]]], found: _Found) -> Iterator[list[Changes]]:
+def _taken_of_much(runs: dict[str, list[list[Changes]]], found: Found) -> Iterator[list[Changes]]:
     """Large runs, whose memory Arrow's allocator would keep for the next one."""
     yield from _taken(runs, found)
     pa.default_memory_pool().release_unused()
 
 
-def _taken(runs: dict[str, list[list[Changes]]], found: _Found) -> Iterator[list[Changes]]:
+def _taken(runs: dict[str, list[list[Changes]]], found: Found) -> Iterator[list[Changes]]:
     """The runs are taken out, so that nobody holds what is done with."""
     while runs:
         table, own = next(iter(runs.items()))
