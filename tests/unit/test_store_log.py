@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, MissingExtra
 from tailrace.log.reader import valid
 from tailrace.log.segment import SegmentName
 from tailrace.spark.datasource import Pace
@@ -128,6 +129,12 @@ def test_a_setting_that_no_store_has_is_one_clear_sentence():
     storage = Storage("s3://bucket/state?colour=red")
     with pytest.raises(ConfigError, match=r"s3://bucket can not be a state directory: .*colour"):
         storage.exists()
+
+
+def test_without_its_library_it_is_the_command_that_installs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'tailrace\[store\]'"):
+        Storage("s3://a-bucket/state").sizes(".json")
 
 
 class Unreplacing:

@@ -67,6 +67,7 @@ class CaptureAlone:
         try:
             supervisor = self._start()
             self._loop(supervisor)
+            self.view.say(events.CaptureRemark(message="capture stops; what it has read is in the change log"))
             return 0
         except Stopped:
             return 0
