@@ -107,7 +107,7 @@ def test_the_demo_ends_equal_though_executor_driver_worker_and_master_are_killed
             pages = story.driver.pages()
             assert second.stop() == 0, second.output
     content.assert_same(content.postgres_differences(story.source, story.sink))
-    assert len(story.events.workers_of("snapshots")) == 2
+    assert len(story.events.workers_of("snapshots", done=False)) == 2
     assert len(pages) > 10_000
     assert_in_none("\n".join([pages, first.output, second.output]), "the application's page, or what it said")
     assert_nobody_saw(story)

@@ -212,8 +212,8 @@ class EventLog:
             "spark.eventLog.dir": self.folder.absolute().as_uri(),
         }
 
-    def workers_of(self, pool: str) -> set[str]:
-        """The workers, by the port of their page, that have done tasks of jobs in a scheduler's pool."""
+    def workers_of(self, pool: str, *, done: bool = True) -> set[str]:
+        """The workers, by the port of their page, that have done tasks of jobs in a scheduler's pool, or begun some."""
         stages: set[int] = set()
         homes: dict[str, str] = {}
         found: set[str] = set()
@@ -225,6 +225,8 @@ class EventLog:
                     homes[event["Executor ID"]] = _worker(event["Executor Info"]["Log Urls"])
                 case "SparkListenerJobStart" if event["Properties"].get("spark.scheduler.pool") == pool:
                     stages |= set(event["Stage IDs"])
+                case "SparkListenerTaskStart" if event["Stage ID"] in stages and not done:
+                    found.add(homes[event["Task Info"]["Executor ID"]])
                 case "SparkListenerTaskEnd" if event["Stage ID"] in stages:
                     if event["Task End Reason"]["Reason"] == "Success":
                         found.add(homes[event["Task Info"]["Executor ID"]])
