@@ -1,7 +1,7 @@
 # The project's commands. `make` alone lists them.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-spark check kills chaos contract large format bench clean java
+.PHONY: help setup demo test test-spark check kills cluster chaos contract large format bench clean java
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -37,7 +37,10 @@ check: $(SETUP) ## format, lint, types, layers and unit tests: under two minutes
 	$(BIN)/pytest tests/unit
 
 kills: setup ## the longest of the tests: kills in every phase, frozen servers, full disks: ten minutes
-	@$(WITH_JAVA) $(QUICK_JVM) $(BIN)/pytest -m long --numprocesses=2 --dist=loadfile
+	@$(WITH_JAVA) $(QUICK_JVM) $(BIN)/pytest -m long --ignore=tests/cluster --numprocesses=2 --dist=loadfile
+
+cluster: setup ## a Spark cluster of this machine: kills, state in an object store, two million rows: some minutes
+	@$(WITH_JAVA) $(QUICK_JVM) $(BIN)/pytest tests/cluster
 
 chaos: setup ## millions of rows into every sink, a bank with an observer, and kills: three quarters of an hour
 	@$(WITH_JAVA) TAILRACE_CHAOS_SCALE=1 $(BIN)/pytest -s tests/crash/test_chaos.py tests/crash/test_chaos_bank.py

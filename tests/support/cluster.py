@@ -20,7 +20,6 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import psutil
-from pyspark.find_spark_home import _find_spark_home
 
 from tailrace.testing.processes import Owner, free_port, kill_tree, last_lines, launch, wait_until
 
@@ -37,6 +36,7 @@ class StandaloneCluster:
         self.folder, self.port, self._page = folder, free_port(), free_port()
         self.master = f"spark://127.0.0.1:{self.port}"
         self.python = worker_python(folder / "python", without=("tailrace",))
+        self.spark_home = next((folder / "python").glob("lib/python*/site-packages/pyspark"))
         self._count = 0
         self._master: subprocess.Popen[bytes] | None = None
         self.workers: dict[str, subprocess.Popen[bytes]] = {}  # by the port of its page
@@ -118,10 +118,15 @@ class StandaloneCluster:
         address = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         return {**address, "spark.pyspark.python": str(self.python), "spark.executor.memory": "512m"}
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """That of whoever uses the cluster: its own Spark, and no address but loopback."""
+        return {"SPARK_HOME": str(self.spark_home), "SPARK_LOCAL_IP": "127.0.0.1"}
+
     def _launch(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
         ours = Owner()
         ours.uid, ours.gid = os.geteuid(), os.getegid()  # who reads a state folder is who wrote it
-        script = Path(_find_spark_home()) / "bin" / "spark-class"
+        script = self.spark_home / "bin" / "spark-class"
         with (self.folder / f"{name}.log").open("ab") as log:
             return launch([script, *command], ours, self.folder, log, self._environment())
 
@@ -132,7 +137,7 @@ class StandaloneCluster:
         options = [f"-D{key}={value}" for key, value in recovery.items()]
         return {
             **kept,
-            "SPARK_LOCAL_IP": "127.0.0.1",
+            **self.environment,
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": " ".join([_QUICK, *options]),
         }

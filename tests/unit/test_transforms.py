@@ -234,6 +234,21 @@ def test_more_rows_than_travel_together_are_all_staged_in_order(feed, monkeypatc
     assert told(stage(feed)) == [f"+ ({n}, 'NAME {n}', 'b', {len(f'name {n}')})" for n in range(25)]
 
 
+def test_a_value_that_is_longer_than_what_rides_in_one_row_arrives_whole(feed, monkeypatch):
+    monkeypatch.setattr(wire, "PIECE_BYTES", 1000)
+    feed.append(*transaction(insert(1, "1", "ann", "x" * 5000, "s"), insert(1, "2", "bob", "y", "s")))
+    assert told(stage(feed)) == [f"+ (1, 'ANN', '{'x' * 5000}', 3)", "+ (2, 'BOB', 'y', 3)"]
+    assert max(len(note) for note in notes_of(feed)) <= 1001
+
+
+def notes_of(feed: Feed) -> list[bytes]:
+    """All that goes through the JVM besides what expressions read."""
+    reader = LogReader(feed.writer.storage)
+    slices = reader.slices(0, reader.end())
+    plan = ApplyPlan(AnsweringSource(), ListingSink(), feed.writer.storage, "batch", {ITEMS.table: TablePlan()})
+    return [note for batch in emit_part(plan, BOTH, slices) for note in batch.column(wire.NOTE).to_pylist() if note]
+
+
 def test_a_stream_that_just_ends_is_no_end(feed):
     """Arrow does not tell one that was broken off from a whole one."""
     feed.append(*transaction(insert(1, "1", "ann", "b", "s"), insert(1, "2", "bob", "b", "s")))

@@ -242,7 +242,7 @@ def _through_catalyst(
     def first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield wire.packed(End(number=number), form)
+                yield from wire.packed(End(number=number), form)
                 yield from emit(number)
 
     def second(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

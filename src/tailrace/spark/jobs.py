@@ -29,7 +29,11 @@ def own_jobs(spark: SparkSession) -> None:
 
 def cancel_jobs(spark: SparkSession) -> None:
     """Those that this session has under way."""
-    spark.sparkContext.cancelJobsWithTag(str(spark.conf.get(RUN)))
+    spark.sparkContext.cancelJobsWithTag(_tag(spark))
+
+
+def _tag(spark: SparkSession) -> str:
+    return str(spark.conf.get(RUN, "tailrace"))
 
 
 def is_stopped(spark: SparkSession) -> bool:
@@ -41,7 +45,7 @@ def is_stopped(spark: SparkSession) -> bool:
 @contextmanager
 def tagged(spark: SparkSession) -> Iterator[None]:
     """Jobs of this thread are the session's own."""
-    tag = str(spark.conf.get(RUN))
+    tag = _tag(spark)
     spark.sparkContext.addJobTag(tag)
     try:
         yield

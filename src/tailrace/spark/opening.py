@@ -85,11 +85,19 @@ class OpeningSession:
         self._is_abandoned.set()
         if self._is_open.is_set() and self._session is not None:
             with suppress(Exception):  # the JVM may be gone already
-                for query in self._session.streams.active:
-                    query.stop()
                 cancel_jobs(self._session)
                 if self.is_ours:
+                    self._session.sparkContext.cancelAllJobs()
                     self._session.stop()
+                else:
+                    _stop_queries(self._session)
+
+
+def _stop_queries(session: SparkSession) -> None:
+    """Those that are still there: one that waits for a sink which does not answer is left to end when it does."""
+    for query in session.streams.active:
+        with suppress(Exception):  # not in time
+            query.stop()
 
 
 def _nothing(number: int) -> int:

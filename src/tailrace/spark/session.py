@@ -39,22 +39,23 @@ SUBMITTED = "PYSPARK_GATEWAY_PORT"
 WORKER_PYTHON = "spark.pyspark.python"
 WORKER_PATH = "spark.executorEnv.PYTHONPATH"
 TASK_TRIES = 4  # a worker that is killed is no reason to stop: chunks and parts can be done again
-_STREAMING = {
+_SQL = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.pollingDelay": "20ms",
     "spark.sql.streaming.minBatchesToRetain": "5",
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "5",
 }
 """May be set in a session of a context that others have made."""
+_PATIENCE = {"spark.sql.streaming.stopTimeout": "10s"}  # with a query that is to end, and does not
 _NO_BARS = ("spark.ui.showConsoleProgress", "false")  # or spark-submit takes it for a shell, and shows them
 _DEFAULTS = {
     "spark.log.level": "ERROR",
     "spark.scheduler.mode": "FAIR",
     "spark.python.worker.reuse": "true",
     "spark.hadoop.fs.permissions.umask-mode": "077",  # Hadoop gives its files a mode of its own
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.shuffle.partitions": "2",
-    **_STREAMING,
+    **_SQL,
 }
 _LOCAL = {
     "spark.ui.enabled": "false",
@@ -96,7 +97,7 @@ def guest_session(session: SparkSession) -> SparkSession:
             hint="use a classic session: where Spark itself runs, or a cluster that one user has for himself",
         )
     guest, given = session.newSession(), session.sparkContext.getConf()
-    for key, value in _STREAMING.items():
+    for key, value in (_SQL | _PATIENCE).items():
         if not given.contains(key):
             guest.conf.set(key, value)
     return guest
@@ -112,8 +113,8 @@ def _conf(pipeline: config.Pipeline) -> SparkConf:
     installed = local or not pipeline.spark.ship
     for key, value in (_DEFAULTS | (_LOCAL if local else {}) | (_INSTALLED if installed else {})).items():
         conf.setIfMissing(key, value)
-    if local:  # its Python processes need not compile pyspark (`spark/installed.py`)
-        conf.set(WORKER_PATH, os.pathsep.join(filter(None, (str(START), conf.get(WORKER_PATH)))))
+    if local:
+        conf.set(WORKER_PATH, _with_start(conf.get(WORKER_PATH)))
     return conf.setIfMissing("spark.app.name", f"tailrace {pipeline.name}")
 
 
@@ -146,11 +147,17 @@ def _start_jvm(pipeline: config.Pipeline) -> None:
     with ExitStack() as stack:
         stack.enter_context(_environment("SPARK_SUBMIT_OPTS", " ".join(filter(None, options))))
         stack.enter_context(_environment("SPARK_LAUNCHER_OPTS", launcher))
+        stack.enter_context(_environment("PYTHONPATH", _with_start(os.environ.get("PYTHONPATH"))))
         started: dict[str, Any] = {"umask": 0o077}
         if "://" not in pipeline.state:
             target = Path(pipeline.state) / LOG_NAME
             started["stderr"] = stack.enter_context(open(target, "ab", opener=private))
         SparkContext._ensure_initialized(gateway=launch_gateway(conf, started))  # type: ignore[no-untyped-call]
+
+
+def _with_start(path: str | None) -> str:
+    """For Python processes on this machine, which then need not compile pyspark (`spark/installed.py`)."""
+    return os.pathsep.join(filter(None, (str(START), path)))
 
 
 @contextmanager

@@ -4,6 +4,11 @@ Through obstore: each call is one request, and a write may have a condition, whi
 
 Guarantee: of several who `swap` the same version of an object, one succeeds, and the others are told so. An object
 appears whole, or not at all.
+
+Why so. A conditional create of the segment itself would not do: its name has offsets that only its writer knows, so two
+writers' names would differ. With a marker a segment readers would list twice as much, and a small object is cheaper to
+ask than a listing. pyarrow needs three to five requests for what is one here (multipart uploads, directory markers);
+boto3 is three packages for one of the three stores, obstore one wheel without dependencies for all of them.
 """
 
 from __future__ import annotations
