@@ -17,7 +17,7 @@ from tailrace.model.watermark import Watermark
 from tailrace.pipeline import transforming
 from tailrace.pipeline.transforming import TransformingSink
 from tailrace.sinks.base import Batch, Evolved, FetchRows, SinkState
-from tailrace.transforms.shaping import Shaping, refusal
+from tailrace.transforms.shaping import Shaping, problem
 
 INT, TEXT = ColumnType(Kind.INT64, "bigint"), ColumnType(Kind.TEXT, "text")
 COLUMNS = tuple(Column(name, TEXT if number > 1 else INT, number) for number, name in enumerate("abcde", 1))
@@ -27,15 +27,19 @@ MARK = Watermark("log", 0, "0/0")
 
 
 class Expressions:
-    """Drops `b` of the items, and knows no version without it."""
+    """Drops `b` of the items, and knows no version without it; or has another transform, which reads nothing."""
+
+    def __init__(self, transform: Transform = Transform(drop=("b",))) -> None:  # noqa: B008 - it never changes
+        self.transform = transform
+        self.computed = tuple(Column(name, TEXT) for name in transform.columns)
 
     def __contains__(self, table: str) -> bool:
         return table == ITEMS.table
 
     def of(self, schema: TableSchema) -> Shaping:
-        if "b" not in {column.name for column in schema.columns}:
-            raise refusal(schema.table, "drop", "there is no column b")
-        return Shaping(schema.table, Transform(drop=("b",)), (), pa.schema([]), ())
+        if (found := problem(self.transform, schema)) is not None:
+            raise found
+        return Shaping(schema.table, self.transform, (), pa.schema([]), self.computed)
 
     def held(self, schema: TableSchema) -> TableSchema:
         return self.of(schema).schema(schema) if schema.table in self else schema
@@ -55,6 +59,9 @@ class KeepingSink:
 
     def read_state(self) -> SinkState:
         return SinkState(None, self.statuses, {})
+
+    def takes_in_place(self, evolved: Evolved) -> bool:
+        return True
 
     def commit(self, batch: Batch, fetch: FetchRows) -> int:
         self.statuses |= {status.table: status for status in batch.tables}
@@ -107,3 +114,31 @@ def test_rows_for_changes_from_before_a_column_went_and_another_came_are_read_as
     behind(sink).commit(Batch(evolved=(evolved,)), fetch)
     assert asked == [newest]
     assert sink.got == [{"a": 1}]
+
+
+A, B, C, D, _ = COLUMNS
+MASKED = Transform(columns={"b": "'masked'"})
+
+
+def renamed(column: Column, name: str) -> Column:
+    return msgspec.structs.replace(column, name=name)
+
+
+@pytest.mark.parametrize(
+    ("transform", "after", "is_in_place"),
+    [
+        (MASKED, (A, B, C, D), True),
+        (MASKED, (A, B), True),
+        (MASKED, (A, B, renamed(C, "d")), True),
+        (MASKED, (A, renamed(B, "d"), C), False),  # the sink's `b` has what was made, and not what `d` has
+        (MASKED, (A, C), False),
+        (MASKED, (A, renamed(C, "b")), False),
+        (Transform(drop=("b",)), (A, B, C, D), True),
+        (Transform(drop=("b",)), (A, renamed(B, "e"), C, renamed(D, "b")), False),  # the sink has nothing of `e`
+        (Transform(drop=("b",)), (A, renamed(C, "b"), renamed(B, "c")), False),
+    ],
+)
+def test_a_table_is_changed_in_place_if_the_sink_has_what_its_columns_are_now(transform, after, is_in_place) -> None:
+    sink: Any = TransformingSink(KeepingSink(), Expressions(transform))
+    evolved = Evolved(ITEMS, msgspec.structs.replace(ITEMS, columns=after), pa.RecordBatch.from_arrays([], []))
+    assert sink.takes_in_place(evolved) is is_in_place

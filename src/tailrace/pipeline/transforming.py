@@ -16,7 +16,7 @@ from tailrace.columns.net import NetChanges
 from tailrace.errors import ConfigError, TailraceError
 from tailrace.model.lifecycle import ASIDE, TableState, TableStatus
 from tailrace.model.rows import Rows
-from tailrace.model.schema import TableSchema
+from tailrace.model.schema import TableSchema, counterpart
 from tailrace.model.watermark import SourceIdentity
 from tailrace.sinks.base import (
     Batch,
@@ -31,6 +31,7 @@ from tailrace.sinks.base import (
 )
 from tailrace.spark.expressions import Expressions
 from tailrace.spark.frames import shaped_rows
+from tailrace.transforms.shaping import Shaping
 
 
 def transforming(sink: Sink, expressions: Expressions) -> Sink:
@@ -161,7 +162,7 @@ class TransformingSink(DatabaseSink):
         self._sink.finish_snapshot(self._held(status))
 
     def takes_in_place(self, evolved: Evolved) -> bool:
-        """What an expression reads has to stay the same: rows that are there are not computed again."""
+        """Rows that are there are not computed again, and what was left out of them is not there."""
         return self._is_same(evolved) and self._sink.takes_in_place(self._evolved(evolved))
 
     def _is_same(self, evolved: Evolved) -> bool:
@@ -171,9 +172,9 @@ class TransformingSink(DatabaseSink):
         if before.table != after.table:
             return False  # another name has another transform, or none
         shaping = self._expressions.of(after)
-        numbers = {column.name: column.number for column in before.columns}
-        read = {column.name: column.number for column in after.columns if column.name in shaping.read_names}
-        return shaping == self._expressions.of(before) and all(numbers.get(name) == read[name] for name in read)
+        names = {*shaping.read_names, *(column.name for column in shaping.computed)}
+        was, now = ({c.name: c.number for c in schema.columns if c.name in names} for schema in (before, after))
+        return shaping == self._expressions.of(before) and was == now and not _has_uncovered(shaping, before, after)
 
     def count_rows(self, schema: TableSchema, seconds: float) -> int | None:
         return self._sink.count_rows(self._expressions.held(schema), seconds)
@@ -197,6 +198,13 @@ class TransformingSink(DatabaseSink):
 
     def tend_ahead(self, tend: Callable[[str, str], str]) -> None:
         self._sink.tend_ahead(tend)
+
+
+def _has_uncovered(shaping: Shaping, before: TableSchema, after: TableSchema) -> bool:
+    """Whether a column passes now that was replaced or dropped: under its old name, as another has by now."""
+    passed, passing = set(shaping.carried(before)), set(shaping.carried(after))
+    former = [counterpart(before, column) for column in after.columns if column.name in passing]
+    return any(known is not None and known.name not in passed for known in former)
 
 
 def _itself(sink: DatabaseSink) -> DatabaseSink:
