@@ -35,6 +35,7 @@ from tailrace.sinks.sql.sqlite.dialect import SqliteSink
 from tailrace.sources.base import Published, TableFacts
 from tailrace.sources.postgres import pgoutput, positions
 from tailrace.sources.postgres.source import PostgresSource
+from tailrace.spark.expressions import Expressions
 from tailrace.state import requests
 from tailrace.state.storage import Storage
 from tailrace.tasks.stage import ApplyPlan, PartResult, stage_part
@@ -435,3 +436,34 @@ def test_a_source_that_does_not_answer_is_the_sources_trouble(following: Followi
     follower.say = said.append
     follower.tell_retry("a copy", SourceUnavailable("no answer"), 1.0)
     assert said == [events.SourceRetry(sink="replica", message="no answer", retry_seconds=1.0)]
+
+
+# --- a table with a transform
+
+
+def test_a_table_with_a_transform_that_had_the_name_of_another_for_a_moment_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its changes are where nobody looks for them who goes by names: in those of a table that has no transform."""
+
+    def staged(plan: ApplyPlan, slices: list[Slice]) -> list[PartResult]:
+        return [stage_part(msgspec.structs.replace(plan, sink=found.sink), 0, slices)]
+
+    monkeypatch.setattr(applying, "stage_batch", lambda frame, plan: staged(plan, frame))
+    monkeypatch.setattr(applying, "stage_range_shaped", lambda spark, plan, slices, *_: staged(plan, slices))
+    monkeypatch.setattr(SinkFollower, "_query", lambda _: None)
+    monkeypatch.setattr(Expressions, "held", lambda _, schema: schema)
+    monkeypatch.setattr(Source, "captures", lambda *_: True, raising=False)
+    found = Following(tmp_path)
+    for status in found.copied(EVENTS, OTHERS):
+        found.step(status.schema, 0, finish=True)
+    found.pipeline = msgspec.structs.replace(found.pipeline, transforms={OTHERS.table: config.Transform(where="true")})
+    found.begin()
+    found.feed.redefine(2, msgspec.structs.replace(OTHERS, name="events"))
+    found.feed.append(*transaction(insert(2, "7")))
+    found.feed.redefine(2, OTHERS)
+    found.follow()
+    assert found.rows(OTHERS) == [7]
+    assert found.follower.tables[EVENTS.table].state is TableState.SNAPSHOT
+    found.sink.close()
+    found.writer.close()

@@ -6,7 +6,7 @@ does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 import pyarrow as pa
@@ -22,6 +22,7 @@ from tailrace.model.chunk import Chunk
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.model.types import ColumnType, Kind
 from tailrace.sinks.base import ChunkMark
+from tailrace.sinks.mapping import SchemaMapping
 from tailrace.sinks.null import NullSink
 from tailrace.sources.base import TableRewritten
 from tailrace.sources.postgres import pgoutput
@@ -127,7 +128,9 @@ def feed(tmp_path):
 Through = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def stage(feed: Feed, source: AnsweringSource | None = None, catalyst: Through = through) -> PartResult | Unfit:
+def stage(
+    feed: Feed, source: AnsweringSource | None = None, catalyst: Through = through, shapings: Sequence[Shaping] = BOTH
+) -> PartResult | Unfit:
     reader = LogReader(feed.writer.storage)
     plan = ApplyPlan(
         source or AnsweringSource(),
@@ -137,7 +140,7 @@ def stage(feed: Feed, source: AnsweringSource | None = None, catalyst: Through =
         {ITEMS.table: TablePlan(), LOOSE.table: TablePlan()},
     )
     slices = reader.slices(0, reader.end())
-    return stage_emitted(plan, BOTH, 0, slices, catalyst(emit_part(plan, BOTH, slices)))
+    return stage_emitted(plan, shapings, 0, slices, catalyst(emit_part(plan, shapings, slices)))
 
 
 def told(result: PartResult | Unfit) -> list[str]:
@@ -221,6 +224,29 @@ def test_rows_without_a_key_come_and_go_as_the_expressions_have_them(feed):
     result = stage(feed)
     assert told(result) == ["- (3, 'C')", "+ (1, 'A')", "+ (1, 'A')"]
     assert [net.delete_counts.tolist() for net in result.staged if net.deletes.num_rows] == [[2]]
+
+
+def test_a_truncate_of_a_table_without_a_key_has_the_columns_of_the_sink(feed):
+    rule = msgspec.structs.replace(LOOSE_RULE, drop=("id",))
+    shaping = msgspec.structs.replace(LOOSE_SHAPING, transform=rule)
+    feed.append(*transaction(truncate(2)))
+    (net,) = stage(feed, shapings=[SHAPING, shaping]).staged
+    renamed = SchemaMapping({LOOSE.table: {"name": "label"}}, lambda _: False).net(net)
+    assert renamed.truncate
+    assert renamed.deletes.schema.names == ["label"]
+
+
+def test_rows_of_a_table_whose_expressions_read_nothing_pass(feed):
+    shaping = Shaping(ITEMS.table, Transform(drop=("secret",)), (), pa.schema([]), ())
+    feed.append(*transaction(insert(1, "1", "ann", "b", "s"), update(1, "2", "bob", ..., "s")))
+
+    def passing(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            made = pa.array([{wire.PASSES: True}] * batch.num_rows)
+            yield pa.RecordBatch.from_pydict({wire.NOTE: batch.column(wire.NOTE), wire.made_by(0): made})
+
+    result = stage(feed, catalyst=passing, shapings=[shaping, LOOSE_SHAPING])
+    assert told(result) == ["+ (1, 'ann', 'b')", "~ (2, 'bob', None) but ('body',)"]
 
 
 def test_rows_of_several_tables_travel_together_and_stay_apart(feed):

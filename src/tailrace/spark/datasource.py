@@ -80,10 +80,10 @@ class TailraceDataSource(DataSource):
             return from_arrow_schema(arrow, prefer_timestamp_ntz=True)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
-        return _stream_reader()(dict(self.options), _arrow(schema))
+        return _stream_reader()(dict(self.options), arrow_schema(schema))
 
     def reader(self, schema: StructType) -> BatchReader:
-        return BatchReader(dict(self.options), _arrow(schema))
+        return BatchReader(dict(self.options), arrow_schema(schema))
 
 
 class StreamReader(DataSourceStreamReader):
@@ -230,7 +230,7 @@ def _stream_reader() -> type[StreamReader]:
     return found
 
 
-def _arrow(schema: StructType) -> pa.Schema:
+def arrow_schema(schema: StructType) -> pa.Schema:
     """Times are in UTC, as they are in 4.1 without a word."""
     return to_arrow_schema(schema, timezone="UTC") if has_read_limits() else to_arrow_schema(schema)
 

@@ -162,7 +162,8 @@ def _nets(shapings: Sequence[Shaping], messages: Iterator[Received], ends: list[
         match message:
             case Begin(schema=source, branch=branch, truncate=truncate, deletes=deletes):
                 schema = shapings[branch].schema(source)
-                yield NetChanges(schema, truncate, wire.from_bytes(deletes), schema.no_rows())
+                keys = wire.from_bytes(deletes) if schema.key else schema.no_rows()
+                yield NetChanges(schema, truncate, keys, schema.no_rows())
             case Piece():
                 yield _net(shapings[message.branch], message, rows)
             case End(error=Exception() as error):
@@ -278,10 +279,13 @@ class _Chunk:
 
 
 def emit_rows(shaping: Shaping, schema: TableSchema, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Rows that are here already."""
+    """Rows that are here already. The end says what went wrong."""
     form = wire.wire_schema([shaping])
-    yield from _rows(rows, 0, shaping, schema, form, role=Role.ROWS)
-    yield from wire.packed(End(), form)
+    try:
+        yield from _rows(rows, 0, shaping, schema, form, role=Role.ROWS)
+        yield from wire.packed(End(), form)
+    except Exception as error:
+        yield from wire.packed(End(error=ours(error)), form)
 
 
 def take_rows(shaping: Shaping, schema: TableSchema, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:

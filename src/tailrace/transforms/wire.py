@@ -104,7 +104,9 @@ def wire_schema(shapings: Sequence[Shaping]) -> pa.Schema:
 
 
 def _struct(shaping: Shaping) -> pa.DataType:
-    return pa.struct([pa.field(field(place), read.type) for place, read in enumerate(shaping.form)])
+    """Where nothing is read there is a field of nothing: Arrow and Spark do not agree about structs without any."""
+    types = [read.type for read in shaping.form] or [pa.bool_()]
+    return pa.struct([pa.field(field(place), type_) for place, type_ in enumerate(types)])
 
 
 def packed(
@@ -125,7 +127,8 @@ def packed(
         pa.array(np.full(message.count, branch, np.int32)),
     ]
     for place, column in enumerate(list(wire)[2:]):
-        columns.append(_as_struct(reads, column.type) if place == branch else pa.nulls(message.count, column.type))
+        own = _as_struct(reads, column.type, message.count) if place == branch else None
+        columns.append(pa.nulls(message.count, column.type) if own is None else own)
     yield pa.RecordBatch.from_arrays(columns, schema=wire)
 
 
@@ -135,8 +138,8 @@ def _row(wire: pa.Schema, note: bytes) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([note]), pa.array([-1], pa.int32()), *structs], schema=wire)
 
 
-def _as_struct(reads: pa.RecordBatch, type_: pa.DataType) -> pa.StructArray:
-    return pa.StructArray.from_arrays(reads.columns, fields=list(type_))
+def _as_struct(reads: pa.RecordBatch, type_: pa.DataType, count: int) -> pa.StructArray:
+    return pa.StructArray.from_arrays(reads.columns or [pa.nulls(count, pa.bool_())], fields=list(type_))
 
 
 def received(batches: Iterable[pa.RecordBatch]) -> Iterator[Received]:
