@@ -2,7 +2,8 @@
 
 Where the store can refuse a write (`Storage.is_conditional`), each one replaces the version that its writer knows, so
 the object is also a fence: who lost the lease can not write it again, however long it slept. What its holder publishes
-there (`publish`) therefore has one author at a time, and `epoch` grows with each.
+there (`publish`) therefore has one author at a time, and `epoch` grows with each: it is the time of the taking, so that
+it grows as well where somebody deleted the object, or all of the state, and the holder of before still lives.
 
 Elsewhere (HDFS, say) the last writer wins: who finds no lease, or one that is dead, writes its own, waits a moment, and
 holds it if that is what it reads back. A holder that lost it, or could not renew it for so long that others may think
@@ -118,7 +119,8 @@ class Lease:
             self._write(end=end)
 
     def touch(self) -> None:
-        """Its thread does that."""
+        """Its thread does that; raise StateError if it found that the lease is lost. Nothing is asked."""
+        self._refuse_if_lost()
 
     def close(self) -> None:
         """Let go. What belongs to somebody else by now stays."""
@@ -167,21 +169,23 @@ class Lease:
         with self._writing:
             self._refuse_if_lost()
             note = msgspec.structs.replace(self._note, renewed=time.time(), **changes)
-            self._version = self._swapped(note)
-            self._note = note
+            self._note, self._version = self._swapped(note)
 
-    def _swapped(self, note: Note) -> Version:
-        """The answer to an earlier write may have been lost: what stands there may be ours already."""
-        data = msgspec.json.encode(note)
+    def _swapped(self, note: Note) -> tuple[Note, Version]:
+        """What was written. The answer to an earlier write may have been lost: what stands there may be ours already.
+
+        An end that was published so is known to readers, and stays.
+        """
         version: Version | None = self._version
         for _ in range(2):
-            if (written := self._storage.swap(self._name, data, version)) is not None:
-                return written
+            if (written := self._storage.swap(self._name, msgspec.json.encode(note), version)) is not None:
+                return note, written
             found, version = read_version(self._storage, self._name)
             if found == note and version is not None:
-                return version
+                return note, version
             if found is None or found.owner != note.owner:
                 break
+            note = msgspec.structs.replace(note, end=_later(note.end, found.end))
         self._taken_by = found or note
         self._refuse_if_lost()
         raise AssertionError("unreachable")
@@ -193,7 +197,8 @@ def take(storage: Storage, name: str) -> Lease:
     if held is not None and _is_alive(storage, name, held):
         raise _in_use(storage, held)
     now = time.time()
-    epoch, end = (1, None) if held is None else (held.epoch + 1, held.end)
+    epoch, end = (0, None) if held is None else (held.epoch + 1, held.end)
+    epoch = max(epoch, int(now * 1000))
     mine = Note(uuid.uuid4().hex, socket.gethostname(), os.getpid(), _machine(), now, now, epoch, end)
     written = storage.swap(name, msgspec.json.encode(mine), version)
     if storage.is_conditional and written is not None:
@@ -247,6 +252,10 @@ def _is_alive(storage: Storage, name: str, held: Note) -> bool:
         if now is None or now != held:
             return now is not None
     return False
+
+
+def _later(one: int | None, other: int | None) -> int | None:
+    return max((end for end in (one, other) if end is not None), default=None)
 
 
 def _in_use(storage: Storage, held: Note) -> StateError:
