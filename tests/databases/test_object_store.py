@@ -350,8 +350,26 @@ def test_a_writer_that_has_nothing_to_write_notices_that_it_was_replaced(state):
     writer.close()
 
 
-def test_a_store_that_ignores_conditions_is_refused(state, monkeypatch):
+def test_a_writer_that_was_replaced_deletes_nothing_of_the_next(state, monkeypatch):
+    """It was stopped right behind its look at the lock."""
+    late = Feed(LogWriter.create(state, None, "0/0"), {})
+    late.append(*transaction(b"M"))
+    writer = taken_over(state, monkeypatch)
+    Feed(writer, {}).append(*transaction(b"M"))
+    monkeypatch.setattr(late.writer._lock, "check", lambda: None)
+    with pytest.raises(StateError, match="took over the state directory"):
+        late.writer._drop_unfinished(4)
+    assert [(name.first, name.last) for name in LogReader(state).names()] == [(1, 3), (4, 6)]
+    writer.close()
+
+
+@pytest.mark.parametrize("ignores_all", [True, False], ids=["both", "If-Match"])
+def test_a_store_that_ignores_conditions_is_refused(state, monkeypatch, ignores_all):
+    swap = Objects.swap
+
     def careless(objects: Objects, name: str, data: bytes, version: Version | None) -> Version | None:
+        if version is None and not ignores_all:
+            return swap(objects, name, data, version)
         objects.put(name, io.BytesIO(data), len(data))
         return objects.read(name)[1]
 

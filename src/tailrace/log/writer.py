@@ -42,7 +42,7 @@ class LogWriter:
         self.identity = identity
         self._lock = lock
         self._epoch = lock.epoch if lock is not None else 0
-        self.segments = _drop_unfinished(storage, lock.end if lock is not None else None)
+        self.segments = _drop_unfinished(storage, lock.end if lock is not None else None, self._epoch)
         self.size = sum(facts.size for facts in self.segments.values())
         names = list(self.segments)
         newest = segment.read_header(storage, names[-1]) if names else None
@@ -118,7 +118,8 @@ class LogWriter:
     def _drop_unfinished(self, first: int) -> None:
         """Give up what is there of an unfinished transaction, which begins at offset `first`."""
         self._make_sure()
-        self.segments = _drop_unfinished(self.storage, self.end if self.storage.is_conditional else None)
+        published = self.end if self.storage.is_conditional else None
+        self.segments = _drop_unfinished(self.storage, published, self._epoch)
         self.size = sum(facts.size for facts in self.segments.values())
         self._next = first
 
@@ -232,14 +233,16 @@ def taken_over(storage: Storage) -> StateError:
     return StateError(f"another tailrace process took over the state directory {storage.path}")
 
 
-def _drop_unfinished(storage: Storage, published: int | None) -> dict[SegmentName, SegmentFacts]:
+def _drop_unfinished(storage: Storage, published: int | None, epoch: int) -> dict[SegmentName, SegmentFacts]:
     """Delete the segments that hold nothing but the beginning of an unfinished transaction. Returns the others.
 
-    Also those that were never published.
+    Also those that were never published. Who finds the segments of a later epoch was replaced, and deletes nothing.
     """
     files = storage.files(segment.SUFFIX)
     named = {SegmentName.parse(name): SegmentFacts(*facts) for name, facts in files.items()}
     found = {name: facts for name, facts in named.items() if name is not None}
+    if any(name.epoch > epoch for name in found):
+        raise taken_over(storage)
     counting = set(valid(found, published))
     end = max((name.committed for name in counting if name.holds_end), default=0)
     for name in [name for name in found if name.first > end or name not in counting]:

@@ -118,6 +118,15 @@ class Lease:
         if self._storage.is_conditional:
             self._write(end=end)
 
+    def refuse_careless(self) -> None:
+        """A store that has never heard of conditions, or of one of the two, ignores them: then nothing is fenced."""
+        data, old = msgspec.json.encode(self._note), self._version
+        self._write()
+        for version in (None, old):
+            if self._storage.swap(self._name, data, version) is not None:
+                self.close()
+                raise _careless(self._storage)
+
     def touch(self) -> None:
         """Its thread does that; raise StateError if it found that the lease is lost. Nothing is asked."""
         self._refuse_if_lost()
@@ -201,15 +210,16 @@ def take(storage: Storage, name: str) -> Lease:
     epoch = max(epoch, int(now * 1000))
     mine = Note(uuid.uuid4().hex, socket.gethostname(), os.getpid(), _machine(), now, now, epoch, end)
     written = storage.swap(name, msgspec.json.encode(mine), version)
-    if storage.is_conditional and written is not None:
-        _refuse_careless(storage, name, mine)
-        return Lease(storage, name, mine, written)
     if not storage.is_conditional:
         time.sleep(SETTLE_SECONDS)
-    held, written = read_version(storage, name)
-    if held is None or held.owner != mine.owner or written is None:
-        raise _in_use(storage, held or mine)
-    return Lease(storage, name, mine, written)
+    if not storage.is_conditional or written is None:
+        held, written = read_version(storage, name)
+        if held is None or held.owner != mine.owner or written is None:
+            raise _in_use(storage, held or mine)
+    lease = Lease(storage, name, mine, written)
+    if storage.is_conditional:
+        lease.refuse_careless()
+    return lease
 
 
 def read(storage: Storage, name: str) -> Note | None:
@@ -230,15 +240,6 @@ def read_version(storage: Storage, name: str) -> tuple[Note | None, Version | No
         return None, version
 
 
-def _refuse_careless(storage: Storage, name: str, mine: Note) -> None:
-    """A store that has never heard of conditions ignores them: then nothing is fenced."""
-    if storage.swap(name, msgspec.json.encode(mine), None) is not None:
-        raise StateError(
-            f"the store of the state directory {storage.path} overwrites what it was asked to leave alone",
-            hint="it has no conditional writes (If-None-Match): use a newer version of it, or another store",
-        )
-
-
 def _is_alive(storage: Storage, name: str, held: Note) -> bool:
     """A lease that looks dead is watched for two renewals: its holder's clock may be wrong."""
     if held.is_fresh:
@@ -256,6 +257,13 @@ def _is_alive(storage: Storage, name: str, held: Note) -> bool:
 
 def _later(one: int | None, other: int | None) -> int | None:
     return max((end for end in (one, other) if end is not None), default=None)
+
+
+def _careless(storage: Storage) -> StateError:
+    return StateError(
+        f"the store of the state directory {storage.path} overwrites what it was asked to leave alone",
+        hint="it lacks conditional writes (If-None-Match, If-Match): use a newer version of it, or another store",
+    )
 
 
 def _in_use(storage: Storage, held: Note) -> StateError:
