@@ -342,8 +342,8 @@ def test_a_writer_that_has_nothing_to_write_notices_that_it_was_replaced(state):
     def is_noticed() -> bool:
         try:
             writer.touch()
-        except StateError:
-            return True
+        except StateError as error:
+            return "writer.lock was deleted from the state directory" in str(error)
         return False
 
     wait_until(is_noticed, seconds=30, what="it to notice", every=0.05)

@@ -287,7 +287,9 @@ class Runner:
     def _is_current(self, capture: Capturing) -> bool:
         progress = capture.progress
         assert self._target is not None
-        if progress is None or not self.source.reached(progress.received, self._target):
+        if progress is None or progress.log != self._followers[0].log_id:  # offsets of another log mean nothing
+            return False
+        if not self.source.reached(progress.received, self._target):
             return False
         if self._target_end is None:
             self._target_end = progress.end

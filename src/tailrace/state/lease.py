@@ -90,7 +90,7 @@ class Lease:
         self._note, self._version = note, version
         self._writing = threading.Lock()
         self._trusted_until = time.monotonic() + SAFE_SECONDS
-        self._taken_by: Note | None = None
+        self._lost = ""  # how, if it is
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._renew_always, name=f"lease {name}", daemon=True)
         self._thread.start()
@@ -146,10 +146,8 @@ class Lease:
                 self._storage.delete(self._name)
 
     def _refuse_if_lost(self) -> None:
-        if self._taken_by is not None:
-            raise StateError(
-                f"another tailrace process took over the state directory {self._storage.path}: {self._taken_by}"
-            )
+        if self._lost:
+            raise StateError(self._lost)
         if not self._storage.is_conditional and time.monotonic() > self._trusted_until:
             raise StateUnavailable(
                 f"the hold on the state directory {self._storage.path} could not be renewed for {SAFE_SECONDS:g} s"
@@ -158,7 +156,13 @@ class Lease:
     def _look(self) -> None:
         found, _ = read_version(self._storage, self._name)
         if found is not None and found.owner != self._note.owner:
-            self._taken_by = found
+            self._lose_to(found)
+
+    def _lose_to(self, other: Note | None) -> None:
+        path = self._storage.path
+        self._lost = f"another tailrace process took over the state directory {path}: {other}"
+        if other is None:
+            self._lost = f"the lock {self._name} was deleted from the state directory {path} while it was held"
 
     def _renew_always(self) -> None:
         while not self._stopping.wait(RENEW_SECONDS):
@@ -195,7 +199,7 @@ class Lease:
             if found is None or found.owner != note.owner:
                 break
             note = msgspec.structs.replace(note, end=_later(note.end, found.end))
-        self._taken_by = found or note
+        self._lose_to(found)
         self._refuse_if_lost()
         raise AssertionError("unreachable")
 
