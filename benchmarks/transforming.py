@@ -81,7 +81,7 @@ class Staging:
 
     def _plan(self, schemas: dict[str, TableSchema]) -> ApplyPlan:
         sink = registry.make_sink(self.pipeline, "sink")
-        return ApplyPlan(self._source, sink, self._log, "bench", dict.fromkeys(schemas, TablePlan()))
+        return ApplyPlan(self._source, sink, LogReader(self._log), "bench", dict.fromkeys(schemas, TablePlan()))
 
     def _timed(self, work: Callable[[], object]) -> float:
         began = time.perf_counter()

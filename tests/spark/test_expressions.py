@@ -173,7 +173,7 @@ BOTH = {schema.table: schema for schema in (ITEMS, DIVIDED)}
 def stage(spark: SparkSession, feed: Feed, expressions: Expressions) -> list[PartResult]:
     reader = LogReader(feed.writer.storage)
     plan = ApplyPlan(
-        DecodingSource(), ListingSink(), feed.writer.storage, "batch", {name: TablePlan() for name in BOTH}
+        DecodingSource(), ListingSink(), LogReader(feed.writer.storage), "batch", {name: TablePlan() for name in BOTH}
     )
     return stage_range_shaped(spark, plan, reader.slices(0, reader.end()), 2, expressions, BOTH)
 

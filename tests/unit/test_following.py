@@ -19,7 +19,7 @@ import pytest
 
 from support.messages import Feed, insert, transaction
 from tailrace import config, events
-from tailrace.errors import PositionLost, SinkChanged, SinkRejected, SinkUnavailable, SourceUnavailable
+from tailrace.errors import PositionLost, SinkChanged, SinkRejected, SinkUnavailable, SourceUnavailable, StateError
 from tailrace.log.reader import LogReader, Slice
 from tailrace.log.writer import LogWriter
 from tailrace.model.chunk import Chunk
@@ -167,6 +167,36 @@ def test_a_table_that_became_live_and_nobody_was_told_misses_nothing(
     following.happen()
     following.follow()
     assert following.rows() == [1, 2, 3]
+
+
+def live_in_another_log(following: Following) -> None:
+    """The table is live; then the log is made anew, and begins before what the sink has."""
+    following.copied(EVENTS)
+    following.happen()
+    following.follow()
+    following.step(EVENTS, following.follower.watermark.offset, finish=True)
+    following.writer.close()
+    shutil.rmtree(following.writer.storage.path)
+    following.writer = LogWriter.create(following.writer.storage, None, "0/100")
+    following.feed = Feed(following.writer, {1: EVENTS, 2: OTHERS})
+
+
+def test_a_sink_that_is_asked_where_it_is_does_not_go_on_in_another_log(following: Following) -> None:
+    """That one may not be as far as the sink is: what it tells next, the sink has."""
+    live_in_another_log(following)
+    with pytest.raises(StateError, match="was made anew while the pipeline ran"):
+        following.follower.load_state("0/100")
+
+
+def test_what_was_planned_is_not_read_from_another_log(following: Following) -> None:
+    live_in_another_log(following)
+    for _ in range(3):
+        following.happen()
+    with pytest.raises(StateError, match="was made anew while the pipeline ran"):
+        following.follow()
+    with pytest.raises(StateError, match="was made anew while the pipeline ran"):
+        following.follower.catch_up_to(following.copied(OTHERS), following.writer.end, finish=True)
+    assert following.rows() == [1]
 
 
 def test_the_first_table_to_be_live_does_not_speak_for_the_second(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from pathlib import Path
 
@@ -84,6 +85,18 @@ def test_news_are_there_whole_or_not_at_all(tmp_path):
     news.write(7)
     assert (news.read(), scratch.News(str(tmp_path / "end")).read()) == (7, 7)
     scratch.News(tmp_path / "nowhere" / "end").write(8)
+
+
+def test_news_that_can_not_be_written_leave_no_old_ones_behind(tmp_path, monkeypatch):
+    news = scratch.News(tmp_path / "end")
+    news.write(7)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    news.write(8)
+    assert news.read() is None
 
 
 def test_a_run_keeps_spark_s_checkpoints_on_its_own_disk(tmp_path, monkeypatch):

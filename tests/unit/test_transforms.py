@@ -135,7 +135,7 @@ def stage(
     plan = ApplyPlan(
         source or AnsweringSource(),
         ListingSink(),
-        feed.writer.storage,
+        LogReader(feed.writer.storage),
         "batch",
         {ITEMS.table: TablePlan(), LOOSE.table: TablePlan()},
     )
@@ -305,7 +305,9 @@ def test_a_value_that_spark_would_take_for_another_is_refused_where_it_is_read(f
     feed.redefine(1, wide)
     feed.append(*transaction(insert(1, "1", "NaN", "b", "s")))
     reader = LogReader(feed.writer.storage)
-    plan = ApplyPlan(AnsweringSource(), ListingSink(), feed.writer.storage, "batch", {ITEMS.table: TablePlan()})
+    plan = ApplyPlan(
+        AnsweringSource(), ListingSink(), LogReader(feed.writer.storage), "batch", {ITEMS.table: TablePlan()}
+    )
     slices = reader.slices(0, reader.end())
     with pytest.raises(ValueRefused, match="NaN") as refused:
         stage_emitted(plan, [shaping], 0, slices, emit_part(plan, [shaping], slices))

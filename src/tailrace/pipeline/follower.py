@@ -75,7 +75,7 @@ class SinkFollower:
         self.sink = transforming(sink, self.expressions) if pipeline.transforms else sink
         self.source, self.log_id = source, log_id
         self.storage = Storage(pipeline.state).folder(LOG)
-        self.log = LogReader(self.storage)
+        self.log = LogReader(self.storage, log_id)
         self.lag = LagGauge(self.log)
         self._troubled: set[object] = set()  # who tries something again
         self.settings = pipeline.sinks[name]
@@ -322,7 +322,7 @@ class SinkFollower:
         return any(not relations.isdisjoint(r.relations) or not r.seen.keys().isdisjoint(tables) for r in results)
 
     def _plan(self, tables: dict[str, TablePlan], batch: str) -> ApplyPlan:
-        return ApplyPlan(self.source, self.sink, self.storage, batch, tables)
+        return ApplyPlan(self.source, self.sink, self.log, batch, tables)
 
     def _on_batch(self, frame: DataFrame, number: int) -> None:
         with self.lock:

@@ -23,7 +23,6 @@ from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import SourceIdentity
 from tailrace.sinks.base import ChangeSink, Receipt, RowSink, Sink
 from tailrace.sources.base import Source
-from tailrace.state.storage import Storage
 
 RUN_ROWS = 65_536
 RUN_BYTES = 32 << 20
@@ -47,7 +46,7 @@ class ApplyPlan(msgspec.Struct, frozen=True):
 
     source: Source
     sink: Sink
-    log: Storage
+    log: LogReader
     batch: str
     tables: dict[str, TablePlan]
 
@@ -187,7 +186,7 @@ def _changes_in(plan: ApplyPlan, piece: Slice, found: Found) -> Iterator[Changes
     """The wanted changes of one slice."""
     name = SegmentName.parse(piece.name)
     assert name is not None
-    header, frames = LogReader(plan.log).read(name)  # it may have been merged with others since it was planned
+    header, frames = plan.log.read(name)  # it may have been merged with others since it was planned
     for table, count in header.tables.items():
         found.seen[table] = found.seen.get(table, 0) + count
     found.relations.update(relation for each in frames.definitions for relation in (each.relation, each.root))

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from tailrace.columns.net import NetChanges, Partial, drained
 from tailrace.errors import about
-from tailrace.log.reader import LogReader, Slice
+from tailrace.log.reader import Slice
 from tailrace.model import shapes
 from tailrace.model.changes import Integers, refuse_extremes
 from tailrace.model.schema import TableSchema
@@ -79,8 +79,7 @@ def _fetch_when_shown(plan: ApplyPlan, slices: list[Slice]) -> Callable[[TableSc
 
     def fetch(schema: TableSchema, keys: pa.RecordBatch) -> pa.RecordBatch:
         while not shown[0]:
-            log = LogReader(plan.log)
-            shown[0] = plan.source.is_shown(log.transactions(slices[0].first - 1, slices[-1].last))
+            shown[0] = plan.source.is_shown(plan.log.transactions(slices[0].first - 1, slices[-1].last))
             if not shown[0]:
                 time.sleep(LOOK_SECONDS)
         with about(schema.table):
