@@ -31,7 +31,9 @@ def state() -> Iterator[str]:
 def load(url: str, rows: int) -> None:
     with psycopg.connect(url) as connection:
         connection.execute("CREATE TABLE readings (id bigint PRIMARY KEY, at timestamptz, level numeric, note text)")
-        values = "n, timestamptz '2026-01-01Z' + n * interval '1 s', (n * 7919 % 100000) / 100.0, 'weir ' || n % 977"
+        values = (
+            "n, timestamptz '2026-01-01Z' + n * interval '1 s', (n * 7919::bigint % 100000) / 100.0, 'weir ' || n % 977"
+        )
         connection.execute(f"INSERT INTO readings SELECT {values} FROM generate_series(1, {rows}) n".encode())
 
 
