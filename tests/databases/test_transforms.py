@@ -187,7 +187,7 @@ def _failures(pipeline: RunningPipeline, table: str = "public.divided") -> set[s
 def _has_been_tried_again(pipeline: RunningPipeline, table: str) -> bool:
     """In both sinks, and failed again."""
     said = [each for each in pipeline.said("table") if each["table"] == table]
-    tried = [place for place, each in enumerate(said) if each["reason"] == "it is tried again"]
+    tried = [place for place, each in enumerate(said) if each.get("reason") == "it is tried again"]
     return {each["sink"] for place in tried for each in said[place:] if each["state"] == "failed"} == {
         "replica",
         "copy",

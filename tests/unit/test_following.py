@@ -485,10 +485,10 @@ def test_a_table_with_a_transform_that_had_the_name_of_another_for_a_moment_lose
     monkeypatch.setattr(Expressions, "held", lambda _, schema: schema)
     monkeypatch.setattr(Source, "captures", lambda *_: True, raising=False)
     found = Following(tmp_path)
-    for status in found.copied(EVENTS, OTHERS):
-        found.step(status.schema, 0, finish=True)
     found.pipeline = msgspec.structs.replace(found.pipeline, transforms={OTHERS.table: config.Transform(where="true")})
     found.begin()
+    for status in found.copied(EVENTS, OTHERS):
+        found.step(status.schema, 0, finish=True)
     found.feed.redefine(2, msgspec.structs.replace(OTHERS, name="events"))
     found.feed.append(*transaction(insert(2, "7")))
     found.feed.redefine(2, OTHERS)
@@ -497,3 +497,16 @@ def test_a_table_with_a_transform_that_had_the_name_of_another_for_a_moment_lose
     assert found.follower.tables[EVENTS.table].state is TableState.SNAPSHOT
     found.sink.close()
     found.writer.close()
+
+
+def test_a_table_that_gets_a_transform_is_copied_again_whoever_wrote_its_status(
+    following: Following, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An earlier version has not written what the sink holds it as."""
+    monkeypatch.setattr(Expressions, "said", lambda *_: [])
+    for status in following.copied(EVENTS, OTHERS):
+        following.step(status.schema, 0, finish=True)
+    transforms = {OTHERS.table: config.Transform(where="true")}
+    following.pipeline = msgspec.structs.replace(following.pipeline, transforms=transforms)
+    tables = following.begin().tables
+    assert (tables[EVENTS.table].state, tables[OTHERS.table].state) == (TableState.LIVE, TableState.SNAPSHOT)

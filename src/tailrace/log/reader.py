@@ -19,6 +19,7 @@ from tailrace.errors import LogCorrupt, OffsetGone, StateError
 from tailrace.log import segment
 from tailrace.log.segment import Header, SegmentName
 from tailrace.model.frames import Definition, Frames
+from tailrace.model.stored import from_json
 from tailrace.model.watermark import SourceIdentity, Watermark
 from tailrace.state import lease
 from tailrace.state.layout import WRITER_LOCK
@@ -54,7 +55,7 @@ def read_identity(storage: Storage) -> LogIdentity | None:
     except OSError as error:
         raise storage.trouble(error) from error
     try:
-        return msgspec.json.decode(data, type=LogIdentity)
+        return from_json(data, LogIdentity)
     except msgspec.MsgspecError as error:
         raise LogCorrupt(f"the file {IDENTITY} of the change log in {storage.path} is damaged") from error
 
@@ -67,7 +68,7 @@ def read_tables(storage: Storage) -> dict[str, Definition]:
 def read_tables_version(storage: Storage) -> tuple[dict[str, Definition], Version | None]:
     try:
         data, version = storage.read_version(TABLES)
-        return msgspec.json.decode(data, type=dict[str, Definition]), version
+        return from_json(data, dict[str, Definition]), version
     except FileNotFoundError:
         return {}, None
     except msgspec.MsgspecError as error:

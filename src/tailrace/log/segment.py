@@ -36,6 +36,7 @@ from tailrace.errors import LogCorrupt, OffsetGone
 from tailrace.log import blocks
 from tailrace.log.blocks import Damaged, Part, Readable, whole
 from tailrace.model.frames import PADDING, Definition, Frames
+from tailrace.model.stored import from_msgpack
 from tailrace.model.watermark import SourceIdentity
 from tailrace.state.objects import PIECE_BYTES
 from tailrace.state.storage import Storage
@@ -214,7 +215,7 @@ def _read_header(file: Readable, name: SegmentName) -> tuple[int, Header]:
     data = file.read(length)
     if zlib.crc32(data) != crc:
         raise Damaged("its header's checksum does not match")
-    header = msgspec.msgpack.decode(data, type=Header)
+    header = from_msgpack(data, Header)
     if (header.first, header.committed, header.last) != (name.first, name.committed, name.last):
         raise Damaged("its header is of another segment")
     return version, header

@@ -17,6 +17,7 @@ from tailrace import config, failpoints, registry
 from tailrace.errors import SourceUnavailable, StateError, TailraceError
 from tailrace.log.retention import Retention
 from tailrace.log.writer import LogWriter
+from tailrace.model.stored import from_json
 from tailrace.model.watermark import SourceIdentity
 from tailrace.sources.base import Source
 from tailrace.state import lease
@@ -100,7 +101,7 @@ class Control:
         if select.select([self], [], [], 0)[0]:
             self._read()
         *lines, self._rest = self._rest.split(b"\n")
-        return msgspec.json.decode(lines[-1], type=Acknowledge) if lines else None
+        return from_json(lines[-1], Acknowledge) if lines else None
 
     def _read(self) -> None:
         data = os.read(self.descriptor, 1 << 16)
@@ -226,7 +227,7 @@ def main() -> int:
     line = control.first_line()
     if not line:
         return 0  # the parent died before it could say what to do
-    order = msgspec.json.decode(line, type=Order)
+    order = from_json(line, Order)
     try:
         source = registry.make_source(order.pipeline)
         log = open_log(order)

@@ -12,6 +12,7 @@ import msgspec
 
 from tailrace import errors, events
 from tailrace.errors import SourceUnavailable, TailraceError
+from tailrace.model.stored import from_json
 from tailrace.pipeline.backoff import Backoff
 from tailrace.pipeline.capture_process import Acknowledge, Failed, Order, Progress, Remark, Word
 from tailrace.pipeline.threads import WatchedThread
@@ -127,7 +128,7 @@ class CaptureSupervisor:
         failure: TailraceError | None = None
         assert process.stdout is not None
         for line in process.stdout:
-            word: Word = msgspec.json.decode(line, type=Word)
+            word: Word = from_json(line, Word)
             self._heard_at = time.time()
             if isinstance(word, Failed):
                 failure = _as_error(word)

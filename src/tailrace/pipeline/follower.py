@@ -116,9 +116,9 @@ class SinkFollower:
 
         Before any change of it is applied: the sink may have other columns.
         """
-        was, status = status.captured is not None or status.table in self.expressions, as_captured(status)
-        is_same = not status.held_as or status.held_as == self.sink.held_as(status.schema)
-        if not was or is_same or status.state in ASIDE | {TableState.NEW}:
+        has_one, status = status.captured is not None or status.table in self.expressions, as_captured(status)
+        is_same = status.held_as == self.sink.held_as(status.schema)
+        if not has_one or is_same or status.state in ASIDE | {TableState.NEW}:
             return status
         return status.again(self.watermark, status.schema, reason="its transform was changed in the file")
 

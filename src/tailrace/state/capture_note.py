@@ -12,6 +12,7 @@ from enum import StrEnum
 import msgspec
 
 from tailrace.errors import StateError
+from tailrace.model.stored import from_json
 from tailrace.state.layout import CAPTURE, LOG, WRITER_LOCK
 from tailrace.state.storage import Storage
 
@@ -82,7 +83,7 @@ class Notice:
 def read(state: str) -> CaptureNote | None:
     """The note that the run in this state directory has written; None where there is none."""
     try:
-        return msgspec.json.decode(Storage(state).read(CAPTURE), type=CaptureNote)
+        return from_json(Storage(state).read(CAPTURE), CaptureNote)
     except (OSError, msgspec.MsgspecError):
         return None
 

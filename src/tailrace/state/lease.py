@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tailrace.errors import StateError, StateUnavailable
+from tailrace.model.stored import from_json
 from tailrace.state.objects import Version
 
 if TYPE_CHECKING:
@@ -239,7 +240,7 @@ def read_version(storage: Storage, name: str) -> tuple[Note | None, Version | No
     except OSError as error:
         raise storage.trouble(error) from error
     try:
-        return msgspec.json.decode(data, type=Note), version
+        return from_json(data, Note), version
     except msgspec.MsgspecError:
         return None, version
 

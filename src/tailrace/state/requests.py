@@ -9,6 +9,7 @@ import uuid
 
 import msgspec
 
+from tailrace.model.stored import from_json
 from tailrace.state.layout import REQUESTS
 from tailrace.state.storage import Storage
 
@@ -32,7 +33,7 @@ def ask(state: str, request: CopyAgain) -> None:
 def waiting(state: str, sink: str) -> dict[str, CopyAgain]:
     """What is asked of one sink, by the name under which it is `done`."""
     folder = Storage(state).folder(REQUESTS)
-    found = {name: msgspec.json.decode(folder.read(name), type=CopyAgain) for name in folder.sizes(SUFFIX)}
+    found = {name: from_json(folder.read(name), CopyAgain) for name in folder.sizes(SUFFIX)}
     return {name: request for name, request in found.items() if request.sink == sink}
 
 

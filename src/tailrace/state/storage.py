@@ -25,6 +25,7 @@ from pyarrow import fs
 
 from tailrace import failpoints
 from tailrace.errors import StateError, StateUnavailable
+from tailrace.model.stored import from_json
 from tailrace.state import lease, objects
 from tailrace.state.objects import Objects, Version
 
@@ -219,9 +220,9 @@ class Storage:
         """
         for _ in range(TRIES if self._is_racy else 0):
             with suppress(msgspec.MsgspecError):
-                return msgspec.json.decode(self.read(name), type=kind)
+                return from_json(self.read(name), kind)
             time.sleep(TRY_SECONDS)
-        return msgspec.json.decode(self.read(name), type=kind)
+        return from_json(self.read(name), kind)
 
     @property
     def _is_racy(self) -> bool:

@@ -15,6 +15,7 @@ import msgspec
 from tailrace.errors import SinkChanged, SinkRejected, SinkTaken
 from tailrace.model.chunk import Chunk
 from tailrace.model.lifecycle import CATCHING_UP, COPYING, TableState, TableStatus
+from tailrace.model.stored import from_json
 from tailrace.model.watermark import SourceIdentity, Watermark
 from tailrace.sinks.base import Batch, ChunkMark, Quarantined, Rejected, SinkState
 from tailrace.sinks.sql.alterations import Undo
@@ -152,7 +153,7 @@ class Notes:
         if not found:
             return None
         log_id, offset, position, source = found[0]
-        known = msgspec.json.decode(source, type=SourceIdentity) if source else None
+        known = from_json(source, SourceIdentity) if source else None
         return Watermark(log_id, offset, position, known)
 
     def status(self, session: Session, table: str) -> TableStatus | None:
@@ -225,7 +226,7 @@ class Notes:
     def undos(self, session: Session) -> dict[str, Undo]:
         """The changes in place that were begun and not committed, by table."""
         found = self._select(session, "tables", ["name", "undo"])
-        return {name: msgspec.json.decode(text, type=Undo) for name, text in found if text}
+        return {name: from_json(text, Undo) for name, text in found if text}
 
     def mark_ahead(self, session: Session, table: str) -> None:
         """Rows of the table were read from the source just now, and are newer than the watermark."""
@@ -359,14 +360,14 @@ def _kept(payload: Mapping[str, Any]) -> dict[str, Any]:
 def _chunk(text: str) -> Chunk | None:
     """None for one that another version has planned: without its plan a copy begins anew."""
     try:
-        return msgspec.json.decode(text, type=Chunk)
+        return from_json(text, Chunk)
     except msgspec.ValidationError:
         return None
 
 
 def _status(text: str) -> TableStatus:
     try:
-        return msgspec.json.decode(text, type=TableStatus)
+        return from_json(text, TableStatus)
     except msgspec.ValidationError as error:
         raise SinkRejected(
             "what the sink remembers of the pipeline was written by another version of tailrace",

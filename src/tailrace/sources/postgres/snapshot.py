@@ -25,6 +25,7 @@ from tailrace.model import shapes
 from tailrace.model.chunk import Chunk
 from tailrace.model.rows import POSTGRES_COPY, EncodedRows, Rows
 from tailrace.model.schema import Column, TableSchema
+from tailrace.model.stored import from_json
 from tailrace.model.types import ColumnType
 from tailrace.sources.base import ExportedSnapshot, TableLocked, TableRewritten
 from tailrace.sources.postgres.connection import connect, current_position, server_of, source_errors
@@ -185,7 +186,7 @@ def read_chunk(url: str, table: TableSchema, chunk: Chunk, snapshot: str, form: 
     """The rows of one chunk, as the snapshot sees them. Raises TableRewritten if its pages are not the planned ones."""
     is_encoded = form == POSTGRES_COPY and all(has_binary_decoder(column.type) for column in table.columns)
     read = _copy_encoded if is_encoded else _copy_rows
-    pages = msgspec.json.decode(chunk.place, type=Pages)
+    pages = from_json(chunk.place, Pages)
     with connect(url, application="tailrace copy", lock_seconds=LOCK_SECONDS) as connection:
         try:
             _import(connection, url, snapshot)
