@@ -246,7 +246,7 @@ def test_an_answer_that_was_lost_is_no_reason_to_give_up(state, monkeypatch):
     feed = Feed(writer, {})
     lose_an_answer(monkeypatch)
     with pytest.raises(StateUnavailable):
-        writer._lock.publish(0)
+        writer._lock.publish(0, 0)
     feed.append(*transaction(b"M"))
     assert LogReader(state).end() == 3
     writer.close()
@@ -306,6 +306,36 @@ def test_a_new_log_does_not_begin_with_what_another_left_behind(state):
     new = LogWriter.create(state, None, "0/0")
     assert (new.end, LogReader(state).end(), LogReader(state).names()) == (0, 0, [])
     new.close()
+
+
+def test_what_a_replaced_writer_left_behind_does_not_come_back_when_the_next_forgets_its_own(state, monkeypatch):
+    late = Feed(LogWriter.create(state, None, "0/0"), {})
+    late.append(*transaction(b"M"))
+    writer = taken_over(state, monkeypatch)
+    with pytest.raises(StateError, match="took over the state directory"):
+        late.append(*transaction(*[b"M"] * 4))
+    feed, reader = Feed(writer, {}), LogReader(state)
+    for _ in range(3):
+        feed.append(*transaction(b"M"))
+    writer.forget(6)
+    assert (reader.begin(), [(name.first, name.last) for name in reader.names()]) == (6, [(7, 9), (10, 12)])
+    assert [(piece.first, piece.last) for piece in reader.slices(None, None)] == [(7, 9), (10, 12)]
+    writer.close()
+    again = LogWriter.open(state)
+    assert again is not None
+    assert (again.count, len(state.sizes(".segment"))) == (2, 2)
+    again.close()
+
+
+def test_a_writer_that_was_replaced_forgets_nothing(state, monkeypatch):
+    late = Feed(LogWriter.create(state, None, "0/0"), {})
+    for _ in range(2):
+        late.append(*transaction(b"M"))
+    writer = taken_over(state, monkeypatch)
+    with pytest.raises(StateError, match="took over the state directory"):
+        late.writer.forget(3)
+    assert LogReader(state).begin() == 0
+    writer.close()
 
 
 def test_a_lock_that_was_deleted_by_hand_does_not_let_an_old_writer_come_before_the_next(state, monkeypatch):

@@ -53,7 +53,11 @@ A, B = segment(1, 10, 1), segment(11, 20, 1)
     ],
 )
 def test_each_offset_has_its_last_writers_word(found, end, expected):
-    assert valid(reversed(found), end) == sorted(expected)
+    assert valid(reversed(found), None, end) == sorted(expected)
+
+
+def test_what_lies_before_the_begin_is_nobodys():
+    assert valid([A, B, segment(5, 14, 3)], 10, 20) == [B]
 
 
 def test_a_segments_name_has_the_epoch_of_its_writer():

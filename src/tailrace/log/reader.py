@@ -1,8 +1,8 @@
 """Reading the change log: what there is, cut into slices for tasks.
 
-On a store that can refuse a write, what there is goes up to the end that the writer has published under its lease. A
-writer that lost it may still leave a segment behind; nobody reads that one, because it lies past the published end, or
-another epoch wrote the same offsets.
+On a store that can refuse a write, what there is goes from the begin to the end that the writer has published under its
+lease. A writer that lost it may still leave a segment behind; nobody reads that one, because it lies outside of these,
+or another epoch wrote the same offsets.
 
 A slice is a range of offsets inside one segment. Readers see committed transactions only: what lies past the last
 transaction end is not there for them yet.
@@ -10,6 +10,7 @@ transaction end is not there for them yet.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
@@ -77,21 +78,22 @@ def read_tables_version(storage: Storage) -> tuple[dict[str, Definition], Versio
 
 def segment_names(storage: Storage) -> dict[SegmentName, int]:
     """The log's segments and their sizes in bytes."""
-    end = published_end(storage)  # before the segments are listed: all up to there are among them
+    begin, end = published(storage)  # before the segments are listed: all up to there are among them
     parsed = ((SegmentName.parse(name), size) for name, size in storage.sizes(segment.SUFFIX).items())
     sizes = {name: size for name, size in parsed if name is not None}
-    return {name: sizes[name] for name in valid(sizes, end)}
+    return {name: sizes[name] for name in valid(sizes, begin, end)}
 
 
-def published_end(storage: Storage) -> int | None:
-    """Up to where the log goes, whatever else lies in its folder; None where that is all of it."""
+def published(storage: Storage) -> tuple[int | None, int | None]:
+    """Where the log begins and ends, whatever else lies in its folder; None where that is all of it."""
     note = lease.read(storage, WRITER_LOCK) if storage.is_conditional else None
-    return None if note is None else note.end
+    return (None, None) if note is None else (note.begin, note.end)
 
 
-def valid(names: Iterable[SegmentName], end: int | None) -> list[SegmentName]:
-    """Those that the log consists of if it goes up to `end`: each offset has its last writer's word."""
-    found = sorted(name for name in names if end is None or name.first <= end)
+def valid(names: Iterable[SegmentName], begin: int | None, end: int | None) -> list[SegmentName]:
+    """Those that the log consists of if it has what lies in (begin, end]: each offset has its last writer's word."""
+    last = math.inf if end is None else end
+    found = sorted(name for name in names if (begin or 0) < name.first <= last)
     if len({name.epoch for name in found}) < 2:
         return found
     return [name for name in found if not any(_replaces(other, name) for other in found)]
@@ -121,8 +123,8 @@ class LogReader:
 
     def end(self) -> int:
         """The offset of the last transaction end; 0 for an empty log."""
-        published = published_end(self.storage)
-        return _end(self.names()) if published is None else published
+        _, end = published(self.storage)
+        return _end(self.names()) if end is None else end
 
     def begin(self) -> int:
         """The offset before the oldest one that is still kept."""

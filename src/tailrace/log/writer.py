@@ -42,7 +42,8 @@ class LogWriter:
         self.identity = identity
         self._lock = lock
         self._epoch = lock.epoch if lock is not None else 0
-        self.segments = _drop_unfinished(storage, lock.end if lock is not None else None, self._epoch)
+        begin, end = (None, None) if lock is None else (lock.begin, lock.end)
+        self.segments = _drop_unfinished(storage, begin, end, self._epoch)
         self.size = sum(facts.size for facts in self.segments.values())
         names = list(self.segments)
         newest = segment.read_header(storage, names[-1]) if names else None
@@ -73,7 +74,7 @@ class LogWriter:
         for name in [*storage.sizes(segment.SUFFIX), *storage.sizes(TABLES)]:  # of another log, whose identity is gone
             storage.delete(name)
         if lock is not None:
-            lock.publish(0)
+            lock.publish(0, 0)
         if storage.swap(IDENTITY, msgspec.json.encode(identity), None) is None:
             raise taken_over(storage)
         return cls(storage, identity, lock)
@@ -118,19 +119,25 @@ class LogWriter:
     def _drop_unfinished(self, first: int) -> None:
         """Give up what is there of an unfinished transaction, which begins at offset `first`."""
         self._make_sure()
-        published = self.end if self.storage.is_conditional else None
-        self.segments = _drop_unfinished(self.storage, published, self._epoch)
+        begin, end = (self._begin, self.end) if self.storage.is_conditional else (None, None)
+        self.segments = _drop_unfinished(self.storage, begin, end, self._epoch)
         self.size = sum(facts.size for facts in self.segments.values())
         self._next = first
 
     def forget(self, offset: int) -> None:
-        """Delete the segments that end at or before `offset`. The newest with a transaction end stays: our place."""
+        """Delete the segments that end at or before `offset`. The newest with a transaction end stays: our place.
+
+        Where another writer may have left something behind, the log's begin is published first: what lies before it
+        is nobody's.
+        """
         self._check_lock()
-        for name in list(self.segments):
-            if name.last > offset or name == self.place:
-                break
+        going = list(itertools.takewhile(lambda name: name.last <= offset and name != self.place, self.segments))
+        sizes = {name: self.segments.pop(name).size for name in going}
+        if going and self._lock is not None:
+            self._lock.publish(self._begin, self.end)
+        for name, size in sizes.items():
             self.storage.delete(str(name))
-            self.size -= self.segments.pop(name).size
+            self.size -= size
 
     def merge(self, names: Sequence[SegmentName], most_bytes: int) -> bool:
         """Put neighbours into one segment, as many as have `most_bytes` in memory; False if that is not even two.
@@ -202,14 +209,19 @@ class LogWriter:
                 hint="delete the state directory and run again: the sinks know where they are",
             )
 
+    @property
+    def _begin(self) -> int:
+        """The offset before the oldest one that is kept."""
+        return next((name.first for name in self.segments), self._next) - 1
+
     def _publish_end(self) -> None:
         if self._lock is not None and self._lock.end != self.end:
-            self._lock.publish(self.end)
+            self._lock.publish(self._begin, self.end)
 
     def _check_lock(self) -> None:
         """Fencing: a writer that was stopped for long, and wakes after another took over, writes nothing.
 
-        Where the end is published under the lock, that is the check; and what all have may be deleted by anybody.
+        Where begin and end are published under the lock, that is the check.
         """
         if not self.storage.is_conditional:
             self._make_sure()
@@ -233,17 +245,20 @@ def taken_over(storage: Storage) -> StateError:
     return StateError(f"another tailrace process took over the state directory {storage.path}")
 
 
-def _drop_unfinished(storage: Storage, published: int | None, epoch: int) -> dict[SegmentName, SegmentFacts]:
+def _drop_unfinished(
+    storage: Storage, begin: int | None, published: int | None, epoch: int
+) -> dict[SegmentName, SegmentFacts]:
     """Delete the segments that hold nothing but the beginning of an unfinished transaction. Returns the others.
 
-    Also those that were never published. Who finds the segments of a later epoch was replaced, and deletes nothing.
+    Also those that were never published, or are forgotten. Who finds the segments of a later epoch was replaced, and
+    deletes nothing.
     """
     files = storage.files(segment.SUFFIX)
     named = {SegmentName.parse(name): SegmentFacts(*facts) for name, facts in files.items()}
     found = {name: facts for name, facts in named.items() if name is not None}
     if any(name.epoch > epoch for name in found):
         raise taken_over(storage)
-    counting = set(valid(found, published))
+    counting = set(valid(found, begin, published))
     end = max((name.committed for name in counting if name.holds_end), default=0)
     for name in [name for name in found if name.first > end or name not in counting]:
         storage.delete(str(name))

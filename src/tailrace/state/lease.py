@@ -41,7 +41,7 @@ SAFE_SECONDS = DEAD_SECONDS - 2 * RENEW_SECONDS
 class Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the object says. `machine` is where `pid` means something: one boot, one namespace of processes.
 
-    `end` is what the holder, or those before it, published; None if nobody did.
+    `begin` and `end` are what the holder, or those before it, published; None if nobody did.
     """
 
     owner: str
@@ -52,6 +52,7 @@ class Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     renewed: float
     epoch: int = 0
     end: int | None = None
+    begin: int | None = None
     is_released: bool = False
 
     @property
@@ -105,6 +106,10 @@ class Lease:
     def end(self) -> int | None:
         return self._note.end if self._storage.is_conditional else None
 
+    @property
+    def begin(self) -> int | None:
+        return self._note.begin if self._storage.is_conditional else None
+
     def check(self) -> None:
         """Raise StateError unless the lease is still ours: one small write, or read."""
         self._refuse_if_lost()
@@ -114,10 +119,10 @@ class Lease:
             self._look()
             self._refuse_if_lost()
 
-    def publish(self, end: int) -> None:
-        """Make `end` known as the holder of the lease, or raise StateError. What is not published, is not there."""
+    def publish(self, begin: int, end: int) -> None:
+        """Make both known as the holder of the lease, or raise StateError. What is not published, is not there."""
         if self._storage.is_conditional:
-            self._write(end=end)
+            self._write(begin=begin, end=end)
 
     def refuse_careless(self) -> None:
         """A store that has never heard of conditions, or of one of the two, ignores them: then nothing is fenced."""
@@ -188,7 +193,7 @@ class Lease:
     def _swapped(self, note: Note) -> tuple[Note, Version]:
         """What was written. The answer to an earlier write may have been lost: what stands there may be ours already.
 
-        An end that was published so is known to readers, and stays.
+        What was published so is known to readers, and stays.
         """
         version: Version | None = self._version
         for _ in range(2):
@@ -199,7 +204,8 @@ class Lease:
                 return note, version
             if found is None or found.owner != note.owner:
                 break
-            note = msgspec.structs.replace(note, end=_later(note.end, found.end))
+            kept = {"begin": _later(note.begin, found.begin), "end": _later(note.end, found.end)}
+            note = msgspec.structs.replace(note, **kept)
         self._lose_to(found)
         self._refuse_if_lost()
         raise AssertionError("unreachable")
@@ -211,9 +217,9 @@ def take(storage: Storage, name: str) -> Lease:
     if held is not None and _is_alive(storage, name, held):
         raise _in_use(storage, held)
     now = time.time()
-    epoch, end = (0, None) if held is None else (held.epoch + 1, held.end)
+    epoch, published = (0, ()) if held is None else (held.epoch + 1, (held.end, held.begin))
     epoch = max(epoch, int(now * 1000))
-    mine = Note(uuid.uuid4().hex, socket.gethostname(), os.getpid(), _machine(), now, now, epoch, end)
+    mine = Note(uuid.uuid4().hex, socket.gethostname(), os.getpid(), _machine(), now, now, epoch, *published)
     written = storage.swap(name, msgspec.json.encode(mine), version)
     if not storage.is_conditional:
         time.sleep(SETTLE_SECONDS)

@@ -58,11 +58,15 @@ class Lock(Protocol):
     def epoch(self) -> int: ...
 
     @property
+    def begin(self) -> int | None:
+        """As `end`."""
+
+    @property
     def end(self) -> int | None:
         """What was last published by whoever held it; None where files are there as soon as they are written."""
 
-    def publish(self, end: int) -> None:
-        """Make `end` known, unless somebody else holds it by now: then raise StateError."""
+    def publish(self, begin: int, end: int) -> None:
+        """Make both known, unless somebody else holds it by now: then raise StateError."""
 
     def check(self) -> None:
         """Raise StateError if somebody else holds it by now."""
@@ -77,12 +81,12 @@ class FileLock:
     """An flock on a local file. It can not be taken from us, but the file can be: with its folder."""
 
     epoch = 0
-    end = None
+    begin = end = None
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
 
-    def publish(self, end: int) -> None:
+    def publish(self, begin: int, end: int) -> None:
         """Files are there as soon as they are written."""
 
     def check(self) -> None:
