@@ -23,7 +23,7 @@ demo: setup ## see it work: PostgreSQL into SQLite, killed in the middle, compar
 test: setup ## check, then all other tests but the longest
 	@$(MAKE) --no-print-directory check
 	-@$(MAKE) --no-print-directory .venv-spark-4.1/.setup-done # without it a test is skipped, or fails in CI
-	@$(WITH_JAVA) $(QUICK_JVM) $(BIN)/pytest --ignore=tests/unit -m "not long" --numprocesses=2 --dist=loadfile
+	@$(WITH_JAVA) $(QUICK_JVM) $(BIN)/pytest --ignore=tests/unit -m "not long" --numprocesses=3 --dist=loadfile
 
 test-spark: $(SPARK)/.setup-done java ## the tests of Spark and the demo's story with another VERSION of it, such as 4.2: ten minutes
 	@$(WITH_JAVA) $(QUICK_JVM) $(SPARK)/bin/pytest tests/spark tests/databases/test_readers.py \
@@ -37,7 +37,7 @@ check: $(SETUP) ## format, lint, types, layers and unit tests: under two minutes
 	$(BIN)/pytest tests/unit
 
 kills: setup ## the longest of the tests: kills in every phase, frozen servers, full disks: ten minutes
-	@$(WITH_JAVA) $(QUICK_JVM) $(BIN)/pytest -m long --ignore=tests/cluster --numprocesses=2 --dist=loadfile
+	@$(WITH_JAVA) $(QUICK_JVM) $(BIN)/pytest -m long --ignore=tests/cluster --numprocesses=3 --dist=loadfile
 
 cluster: setup ## a Spark cluster of this machine: kills, state in an object store, two million rows: some minutes
 	@$(WITH_JAVA) $(QUICK_JVM) $(BIN)/pytest tests/cluster

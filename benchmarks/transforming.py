@@ -5,7 +5,7 @@ direct way) an expression and a filter, up to a sink that keeps nothing. No capt
 """
 
 import contextlib
-import pickle
+import itertools
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,9 +13,7 @@ from typing import Any, LiteralString
 
 import psycopg
 import pyarrow as pa
-from pyspark import RDD
-from pyspark.serializers import NoOpSerializer
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from benchmarks import ours
@@ -70,7 +68,7 @@ class Staging:
         return self._timed(lambda: [self._shaped({name: schema}, FEW) for name, schema in self._schemas.items()])
 
     def through_rdds(self) -> float:
-        """In and out by RDDs of serialised Arrow batches, by what pyspark itself uses and does not publish."""
+        """In and out by RDD functions: a Python object a row and value, pickled, on either side of the JVM."""
         with _replaced(frames, "_through_catalyst", _through_rdds):
             return self.through_catalyst()
 
@@ -83,7 +81,7 @@ class Staging:
 
     def _plan(self, schemas: dict[str, TableSchema]) -> ApplyPlan:
         sink = registry.make_sink(self.pipeline, "sink")
-        return ApplyPlan(self._source, sink, self._log, "bench", dict.fromkeys(schemas, TablePlan()))
+        return ApplyPlan(self._source, sink, LogReader(self._log), "bench", dict.fromkeys(schemas, TablePlan()))
 
     def _timed(self, work: Callable[[], object]) -> float:
         began = time.perf_counter()
@@ -95,26 +93,27 @@ def _through_rdds(
     spark: SparkSession, tasks: int, shapings: Sequence[Shaping], emit: frames.Emit, take: frames.Take
 ) -> list[Any]:
     form = wire.wire_schema(shapings)
-    context = spark.sparkContext
 
-    def first(numbers: Iterable[int]) -> Iterator[bytes]:
+    def first(numbers: Iterable[int]) -> Iterator[tuple[Any, ...]]:
         for number in numbers:
-            yield bytes(wire.packed(wire.End(number=number), form).serialize())
-            yield from (bytes(batch.serialize()) for batch in emit(number))
+            for batch in itertools.chain(wire.packed(wire.End(number=number), form), emit(number)):
+                yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
-    entered = context.parallelize(range(tasks), tasks).mapPartitions(first)._reserialize(NoOpSerializer())
-    to_frame = context._jvm.PythonSQLUtils.toDataFrame  # type: ignore[union-attr]
+    entered = spark.sparkContext.parallelize(range(tasks), tasks).mapPartitions(first)
     schema = from_arrow_schema(form, prefer_timestamp_ntz=True)
-    frame = DataFrame(to_frame(entered._jrdd, schema.json(), spark._jsparkSession), spark)
-    made = frames._made(frame, shapings)
+    made = frames._made(spark.createDataFrame(entered, schema, verifySchema=False), shapings)
     arrow = to_arrow_schema(made.schema, timezone="UTC")
 
-    def second(batches: Iterable[bytes]) -> Iterator[bytes]:
-        number, rest = frames._number(pa.ipc.read_record_batch(pa.py_buffer(batch), arrow) for batch in batches)
-        yield pickle.dumps(attempt(lambda: take(number, rest)))
+    def second(rows: Iterable[Any]) -> Iterator[Any]:
+        number, rest = frames._number(_batches(iter(rows), arrow))
+        yield attempt(lambda: take(number, rest))
 
-    left: RDD[bytes] = RDD(made._jdf.toArrowBatchRdd().toJavaRDD(), context, NoOpSerializer())
-    return unwrap(pickle.loads(outcome) for outcome in left.mapPartitions(second).collect())
+    return unwrap(made.rdd.mapPartitions(second).collect())
+
+
+def _batches(rows: Iterator[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    while few := [row.asDict(recursive=True) for row in itertools.islice(rows, wire.PIECE_ROWS)]:
+        yield pa.RecordBatch.from_pylist(few, schema=schema)
 
 
 @contextlib.contextmanager

@@ -89,6 +89,31 @@ def test_there_is_one_capture_at_a_time_and_a_dead_one_is_replaced(postgres_url,
 
 
 @pytest.mark.spark
+def test_a_run_that_was_there_first_takes_no_changes_of_another_database_nor_of_another_publication(
+    postgres_server, postgres_url, store, tmp_path
+):
+    other = postgres_server.create_database(f"{postgres_url.rpartition('/')[2]}_other")
+    for url in (postgres_url, other):
+        execute(url, "CREATE TABLE items (id int PRIMARY KEY)", "INSERT INTO items VALUES (1)")
+    (tmp_path / "other").mkdir()
+    wrong, _ = hosts(tmp_path / "other", other, store("first"))
+    here, there = hosts(tmp_path, postgres_url, store("first"))
+    with run(there) as running:
+        running.wait_for(lambda: running.said("waiting"), "a word that nothing is captured")
+        with capture(wrong) as capturing:
+            assert running.ended() == 1
+            assert "the source is not the database that was read before: its database is" in running.output
+            assert capturing.stop() == 0
+    assert tailrace("drop", wrong, folder=wrong.parent).returncode == 0
+
+    here.write_text(here.read_text().replace("public.*", "public.*\n  publication: another"))
+    with run(there) as running, capture(here) as capturing:
+        assert running.ended() == 2
+        assert "`tailrace capture` reads slot tailrace_under_test with the publications another and" in running.output
+        assert capturing.stop() == 0
+
+
+@pytest.mark.spark
 def test_a_run_and_its_capture_are_killed_in_either_order(postgres_url, store, tmp_path):
     execute(postgres_url, "CREATE TABLE items (id int PRIMARY KEY, n int)", "INSERT INTO items VALUES (0, 0)")
     here, there = hosts(tmp_path, postgres_url, store("either-order"))

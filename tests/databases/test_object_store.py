@@ -19,7 +19,7 @@ import pytest
 
 from support.messages import Feed, transaction
 from support.stores import object_store
-from tailrace.errors import StateError, StateUnavailable
+from tailrace.errors import LogCorrupt, StateError, StateUnavailable
 from tailrace.log.reader import LogReader
 from tailrace.log.writer import LogWriter
 from tailrace.pipeline.status import RunState, run_state
@@ -107,6 +107,18 @@ def taken_over(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> LogWriter:
         writer = LogWriter.open(storage)
     assert writer is not None
     return writer
+
+
+def lose_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next write with a condition is done, and nobody is told."""
+    swap = Storage.swap
+
+    def lost(*arguments: Any) -> None:
+        monkeypatch.setattr(Storage, "swap", swap)
+        swap(*arguments)
+        raise StateUnavailable("the connection broke")
+
+    monkeypatch.setattr(Storage, "swap", lost)
 
 
 def renewed(storage: Storage, name: str = "writer.lock") -> float:
@@ -231,14 +243,8 @@ def test_a_writer_that_was_replaced_does_not_change_what_is_known_of_tables(stat
 
 def test_an_answer_that_was_lost_is_no_reason_to_give_up(state, monkeypatch):
     writer = LogWriter.create(state, None, "0/0")
-    feed, swap = Feed(writer, {}), Storage.swap
-
-    def lost(*arguments: Any) -> None:
-        monkeypatch.setattr(Storage, "swap", swap)
-        swap(*arguments)
-        raise StateUnavailable("the connection broke")
-
-    monkeypatch.setattr(Storage, "swap", lost)
+    feed = Feed(writer, {})
+    lose_an_answer(monkeypatch)
     with pytest.raises(StateUnavailable):
         writer._lock.publish(0)
     feed.append(*transaction(b"M"))
@@ -246,8 +252,124 @@ def test_an_answer_that_was_lost_is_no_reason_to_give_up(state, monkeypatch):
     writer.close()
 
 
-def test_a_store_that_ignores_conditions_is_refused(state, monkeypatch):
+def test_an_end_whose_answer_was_lost_is_not_taken_back_by_the_writer_that_lets_go(state, monkeypatch):
+    """Readers have seen it, and sinks may have applied it: its offsets can not be given out anew."""
+    writer = LogWriter.create(state, None, "0/0")
+    lose_an_answer(monkeypatch)
+    with pytest.raises(StateUnavailable):
+        Feed(writer, {}).append(*transaction(b"M"))
+    assert LogReader(state).end() == 3
+    writer.close()
+    assert LogReader(state).end() == 3
+    again = LogWriter.open(state)
+    assert again is not None
+    assert (again.end, LogReader(state).end()) == (3, 3)
+    again.close()
+
+
+def test_what_is_known_of_tables_is_written_though_an_answer_was_lost(state, monkeypatch):
+    writer, swap = LogWriter.create(state, None, "0/0"), Objects.swap
+
+    def answered_late(*arguments: Any) -> None:
+        monkeypatch.setattr(Objects, "swap", swap)
+        swap(*arguments)  # done; and what the client sends again is refused
+
+    monkeypatch.setattr(Objects, "swap", answered_late)
+    writer._write_tables(b"{}")
+    writer._write_tables(b'{"public.a": null}')
+    assert state.read("tables.json") == b'{"public.a": null}'
+    writer.close()
+
+
+def test_a_log_that_was_made_anew_is_not_spoilt_by_the_writer_of_the_one_before(state, monkeypatch):
+    """The state was deleted while a capture ran: that one notices when it has uploaded its next segment."""
+    old = Feed(LogWriter.create(state, None, "0/0"), {})
+    old.append(*transaction(b"M"))
+    old = Feed(taken_over(state, monkeypatch), {})  # of a later epoch than the first
+    state.remove()
+    new = Feed(LogWriter.create(state, None, "0/0"), {})
+    with pytest.raises(StateError, match="took over the state directory"):
+        old.append(*transaction(b"M", b"M", b"M"))
+    for _ in range(4):
+        new.append(*transaction(b"M"))
+    reader = LogReader(state)
+    assert [(name.first, name.last) for name in reader.names()] == [(1, 3), (4, 6), (7, 9), (10, 12)]
+    assert {reader.header(name).log_id for name in reader.names()} == {new.writer.identity.id}
+    new.writer.close()
+
+
+def test_a_new_log_does_not_begin_with_what_another_left_behind(state):
+    old = Feed(LogWriter.create(state, None, "0/0"), {})
+    old.append(*transaction(b"M"))
+    old.writer.close()
+    state.delete("log.json")
+    new = LogWriter.create(state, None, "0/0")
+    assert (new.end, LogReader(state).end(), LogReader(state).names()) == (0, 0, [])
+    new.close()
+
+
+def test_a_lock_that_was_deleted_by_hand_does_not_let_an_old_writer_come_before_the_next(state, monkeypatch):
+    late = Feed(LogWriter.create(state, None, "0/0"), {})
+    late.append(*transaction(b"M"))
+    late = Feed(taken_over(state, monkeypatch), {})
+    state.delete("writer.lock")
+    writer = LogWriter.open(state)
+    assert writer is not None
+    with pytest.raises(StateError, match="took over the state directory"):
+        late.append(*transaction(b"M", b"M", b"M"))
+    Feed(writer, {}).append(*transaction(b"M"))
+    Feed(writer, {}).append(*transaction(b"M"))
+    expected = [(1, 3), (4, 6), (7, 9)]
+    assert [(name.first, name.last) for name in LogReader(state).names()] == expected
+    state.delete("writer.lock")
+    assert [(name.first, name.last) for name in LogReader(state).names()] == expected
+
+
+def test_a_log_that_lacks_what_was_published_is_damaged(state):
+    feed = Feed(LogWriter.create(state, None, "0/0"), {})
+    for _ in range(2):
+        feed.append(*transaction(b"M"))
+    feed.writer.close()
+    state.delete(str(LogReader(state).names()[-1]))
+    with pytest.raises(LogCorrupt, match="ends at 3, and was published up to 6"):
+        LogWriter.open(state)
+
+
+def test_a_writer_that_has_nothing_to_write_notices_that_it_was_replaced(state):
+    writer = LogWriter.create(state, None, "0/0")
+    state.delete("writer.lock")
+
+    def is_noticed() -> bool:
+        try:
+            writer.touch()
+        except StateError as error:
+            return "writer.lock was deleted from the state directory" in str(error)
+        return False
+
+    wait_until(is_noticed, seconds=30, what="it to notice", every=0.05)
+    writer.close()
+
+
+def test_a_writer_that_was_replaced_deletes_nothing_of_the_next(state, monkeypatch):
+    """It was stopped right behind its look at the lock."""
+    late = Feed(LogWriter.create(state, None, "0/0"), {})
+    late.append(*transaction(b"M"))
+    writer = taken_over(state, monkeypatch)
+    Feed(writer, {}).append(*transaction(b"M"))
+    monkeypatch.setattr(late.writer._lock, "check", lambda: None)
+    with pytest.raises(StateError, match="took over the state directory"):
+        late.writer._drop_unfinished(4)
+    assert [(name.first, name.last) for name in LogReader(state).names()] == [(1, 3), (4, 6)]
+    writer.close()
+
+
+@pytest.mark.parametrize("ignores_all", [True, False], ids=["both", "If-Match"])
+def test_a_store_that_ignores_conditions_is_refused(state, monkeypatch, ignores_all):
+    swap = Objects.swap
+
     def careless(objects: Objects, name: str, data: bytes, version: Version | None) -> Version | None:
+        if version is None and not ignores_all:
+            return swap(objects, name, data, version)
         objects.put(name, io.BytesIO(data), len(data))
         return objects.read(name)[1]
 

@@ -20,6 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 import tailrace as library
 from support.pipelines import Replica, RunningPipeline, position_of, tailrace, write_pipeline
 from tailrace.log.reader import LogReader
+from tailrace.spark.installed import START
+from tailrace.spark.session import WORKER_PATH
 from tailrace.state.storage import Storage
 from tailrace.testing import PostgresServer, content
 from tailrace.testing.plugin import FAST, requires
@@ -87,6 +89,7 @@ class Stream:
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.log.level", "OFF")
+            .config(WORKER_PATH, str(START))  # its Python processes start sooner, and have ten seconds for it
             .getOrCreate()
         )
         library.register(self.spark)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,11 +16,10 @@ from tailrace.state import scratch
 from tailrace.state.storage import Storage
 from tailrace.testing.plugin import requires
 from tailrace.testing.postgres import PostgresServer
-from tailrace.testing.processes import wait_until
 
 pytestmark = [pytest.mark.server, pytest.mark.spark, pytest.mark.timeout(900)]
 
-IDLE_SECONDS = 20.0
+IDLE_SECONDS, WINDOWS = 10.0, 20
 BATCHES = 5
 
 
@@ -59,13 +59,16 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
 
 
 def test_an_idle_pipeline_hardly_asks_the_store(story):
+    """The server writes to its own log now and then, which makes a batch: a time without one is what counts."""
     story.wait_until_current()
-    before = len(story.requests())
-    with pytest.raises(TimeoutError):  # the time is what is measured
-        wait_until(lambda: False, seconds=IDLE_SECONDS, what="time to pass", every=0.1)
-    idle = story.requests()[before:]
-    print(f"{len(idle) / IDLE_SECONDS:.2f} requests a second: {sorted(set(idle))}")
-    assert len(idle) / IDLE_SECONDS < 2, idle
+    for _ in range(WINDOWS):
+        before, began = len(story.requests()), time.monotonic()
+        time.sleep(IDLE_SECONDS)  # the time is what is measured
+        idle, seconds = story.requests()[before:], time.monotonic() - began
+        if not any(".segment" in each for each in idle):
+            break
+    print(f"{len(idle) / seconds:.2f} requests a second: {sorted(set(idle))}")
+    assert len(idle) / seconds < 2, idle
 
 
 def test_a_batch_asks_the_store_a_few_times(story):

@@ -184,6 +184,16 @@ def _failures(pipeline: RunningPipeline, table: str = "public.divided") -> set[s
     return {each["sink"] for each in said if each["table"] == table and each["state"] == "failed"}
 
 
+def _has_been_tried_again(pipeline: RunningPipeline, table: str) -> bool:
+    """In both sinks, and failed again."""
+    said = [each for each in pipeline.said("table") if each["table"] == table]
+    tried = [place for place, each in enumerate(said) if each["reason"] == "it is tried again"]
+    return {each["sink"] for place in tried for each in said[place:] if each["state"] == "failed"} == {
+        "replica",
+        "copy",
+    }
+
+
 def test_a_column_that_comes_is_taken_in_place_and_one_that_an_expression_lacks_sets_its_table_aside(
     case: Case,
 ) -> None:
@@ -204,6 +214,10 @@ def test_a_column_that_comes_is_taken_in_place_and_one_that_an_expression_lacks_
         execute(case.source, "ALTER TABLE orders RENAME note TO remark", "UPDATE orders SET total = 1 WHERE id = 1")
         failed = ("the table to be set aside", LONGEST_SECONDS)
         pipeline.wait_for(lambda: _failures(pipeline, "public.orders") == {"replica", "copy"}, *failed)
+        pipeline.wait_for(lambda: _has_been_tried_again(pipeline, "public.orders"), *failed)
+        execute(case.source, "INSERT INTO plain VALUES (3001, 'not held up')")
+        wanted = case.expected(PLAIN)
+        pipeline.wait_for(lambda: case.in_sqlite("id, label", "plain", "id") == wanted, "the others", LONGEST_SECONDS)
         pipeline.stop()
     state, reason = states(case.file)["copy", "public.orders"]
     assert state == "failed"

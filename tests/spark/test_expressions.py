@@ -95,6 +95,9 @@ def test_catalyst_says_what_is_read_and_what_comes_of_it(spark):
         ("uuid()", "every time"),
         ("current_timestamp()", "depends on the moment"),
         ("current_date()", "depends on the moment"),
+        ("date'today'", "depends on the moment"),
+        ("cast(' Now' as timestamp)", "depends on the moment"),
+        ("at > 'yesterday'", "depends on the moment"),
         ("sum(total)", "one row"),
         ("explode(tags)", "one row"),
         ("hash(*)", "name each"),
@@ -116,6 +119,10 @@ def test_an_expression_that_is_not_of_one_row_alone_is_refused_with_its_place_an
 def test_a_filter_that_is_neither_true_nor_false_is_refused(spark):
     with pytest.raises(ConfigError, match=r"transforms\.public\.items\.where: is string"):
         analysed(spark, ITEMS, Transform(where="name"))
+
+
+def test_a_text_that_is_only_compared_with_texts_may_say_today(spark):
+    assert analysed(spark, ITEMS, Transform(where="name <> 'today'")).read_names == ["name"]
 
 
 class DecodingSource:
@@ -166,7 +173,7 @@ BOTH = {schema.table: schema for schema in (ITEMS, DIVIDED)}
 def stage(spark: SparkSession, feed: Feed, expressions: Expressions) -> list[PartResult]:
     reader = LogReader(feed.writer.storage)
     plan = ApplyPlan(
-        DecodingSource(), ListingSink(), feed.writer.storage, "batch", {name: TablePlan() for name in BOTH}
+        DecodingSource(), ListingSink(), LogReader(feed.writer.storage), "batch", {name: TablePlan() for name in BOTH}
     )
     return stage_range_shaped(spark, plan, reader.slices(0, reader.end()), 2, expressions, BOTH)
 
@@ -233,3 +240,30 @@ def test_a_row_on_the_driver_that_an_expression_fails_for_is_its_tables_trouble(
     with pytest.raises(ValueRefused, match="DIVIDE_BY_ZERO") as refused:
         shaped_rows(Expressions(spark, RULES), DIVIDED, rows)
     assert refused.value.table == DIVIDED.table
+
+
+def test_nothing_is_computed_of_a_row_that_the_filter_keeps_out(spark):
+    rule = Transform(where="name rlike '^[0-9]+$' as is_number", columns={"number": "cast(name as int)"})
+    rows = DIVIDED.rows([pa.array([1, 2], pa.int64()), pa.array(["7", "seven"])])
+    shaped = shaped_rows(Expressions(spark, {DIVIDED.table: rule}), DIVIDED, rows)
+    assert shaped.to_pylist() == [{"id": 1, "name": "7", "number": 7}]
+
+
+MIDNIGHT = pa.array([86_400_000_000], pa.time64("us"))
+TIMED = TableSchema(
+    "public", "timed", (Column("at", ColumnType(Kind.TIME, "time"), 1), *COLUMNS[:2]), ("id",), relation=3
+)
+
+
+def test_where_only_columns_are_dropped_no_value_becomes_sparks(spark):
+    rows = TIMED.rows([MIDNIGHT, pa.array([1], pa.int64()), pa.array(["a secret"])])
+    shaped = shaped_rows(Expressions(spark, {TIMED.table: Transform(drop=("name",))}), TIMED, rows)
+    assert shaped.schema.names == ["at", "id"]
+    assert shaped.column("at").equals(MIDNIGHT)
+
+
+def test_a_row_on_the_driver_that_spark_can_not_hold_is_its_tables_trouble(spark):
+    rows = TIMED.rows([MIDNIGHT, pa.array([1], pa.int64()), pa.array(["a"])])
+    with pytest.raises(ValueRefused, match="24:00:00") as refused:
+        shaped_rows(Expressions(spark, {TIMED.table: Transform(where="at is not null")}), TIMED, rows)
+    assert refused.value.table == TIMED.table

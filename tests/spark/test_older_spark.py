@@ -28,10 +28,11 @@ pytestmark = [
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = ROOT / f".venv-spark-{OLDEST[0]}.{OLDEST[1]}"
 SOME = (
-    "test_every_type_reaches_spark_as_a_value_of_its_own",
-    "test_a_limit_is_refused_where_spark_has_none[maxRowsPerTrigger]",
-    "test_a_pipelines_micro_batches_are_bounded_whatever_spark_knows[maxRowsPerTrigger-6-6]",
-    "test_a_named_readers_failed_batch_stays_until_it_is_done",
+    "test_datasource.py::test_every_type_reaches_spark_as_a_value_of_its_own",
+    "test_datasource.py::test_a_limit_is_refused_where_spark_has_none[maxRowsPerTrigger]",
+    "test_datasource.py::test_a_pipelines_micro_batches_are_bounded_whatever_spark_knows[maxRowsPerTrigger-6-6]",
+    "test_datasource.py::test_a_named_readers_failed_batch_stays_until_it_is_done",
+    "test_expressions.py::test_two_tables_go_through_their_expressions_in_one_job",
 )
 CHANGES = (
     "INSERT INTO items SELECT n, md5(n::text) FROM generate_series(2001, 4000) n",
@@ -67,7 +68,7 @@ def test_a_pipeline_on_the_oldest_spark_copies_and_follows(python: str, postgres
 
 
 def test_what_differs_on_the_oldest_spark_is_as_it_is_told(python: str) -> None:
-    tests = [f"tests/spark/test_datasource.py::{name}" for name in SOME]
+    tests = [f"tests/spark/{name}" for name in SOME]
     command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert f"{len(tests)} passed in " in done.stdout, done.stdout + done.stderr

@@ -64,7 +64,7 @@ def feed(tmp_path):
 
 def stage(feed: Feed, tables: dict[str, TablePlan], after: int = 0) -> PartResult:
     reader = LogReader(feed.writer.storage)
-    plan = ApplyPlan(DecodingSource(), ListingSink(), feed.writer.storage, "batch", tables)
+    plan = ApplyPlan(DecodingSource(), ListingSink(), LogReader(feed.writer.storage), "batch", tables)
     return stage_part(plan, 0, reader.slices(after, reader.end()))
 
 
@@ -124,7 +124,7 @@ def test_a_part_in_the_middle_of_a_transaction_has_no_place_of_its_own(feed):
     feed.append(begin(), insert(1, "1", "a"))
     feed.append(insert(1, "2", "b"), commit(end=0x2008))
     first, second = LogReader(feed.writer.storage).slices(0, 4)
-    plan = ApplyPlan(DecodingSource(), ListingSink(), feed.writer.storage, "batch", ALL)
+    plan = ApplyPlan(DecodingSource(), ListingSink(), LogReader(feed.writer.storage), "batch", ALL)
     assert [stage_part(plan, n, [piece]).position for n, piece in enumerate((first, second))] == ["", "0/2008"]
 
 
@@ -295,6 +295,6 @@ def test_segments_that_are_merged_after_they_were_planned_are_read_all_the_same(
     reader = LogReader(feed.writer.storage)
     planned = reader.slices(3, reader.end())
     assert feed.writer.merge(list(feed.writer.segments), 1 << 20)
-    plan = ApplyPlan(DecodingSource(), ListingSink(), feed.writer.storage, "batch", ALL)
+    plan = ApplyPlan(DecodingSource(), ListingSink(), LogReader(feed.writer.storage), "batch", ALL)
     result = stage_part(plan, 0, planned)
     assert (rows(result), result.position) == ([(2, "a"), (3, "a")], "0/3008")

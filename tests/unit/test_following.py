@@ -19,7 +19,7 @@ import pytest
 
 from support.messages import Feed, insert, transaction
 from tailrace import config, events
-from tailrace.errors import PositionLost, SinkChanged, SinkRejected, SinkUnavailable, SourceUnavailable
+from tailrace.errors import PositionLost, SinkChanged, SinkRejected, SinkUnavailable, SourceUnavailable, StateError
 from tailrace.log.reader import LogReader, Slice
 from tailrace.log.writer import LogWriter
 from tailrace.model.chunk import Chunk
@@ -35,6 +35,7 @@ from tailrace.sinks.sql.sqlite.dialect import SqliteSink
 from tailrace.sources.base import Published, TableFacts
 from tailrace.sources.postgres import pgoutput, positions
 from tailrace.sources.postgres.source import PostgresSource
+from tailrace.spark.expressions import Expressions
 from tailrace.state import requests
 from tailrace.state.storage import Storage
 from tailrace.tasks.stage import ApplyPlan, PartResult, stage_part
@@ -166,6 +167,36 @@ def test_a_table_that_became_live_and_nobody_was_told_misses_nothing(
     following.happen()
     following.follow()
     assert following.rows() == [1, 2, 3]
+
+
+def live_in_another_log(following: Following) -> None:
+    """The table is live; then the log is made anew, and begins before what the sink has."""
+    following.copied(EVENTS)
+    following.happen()
+    following.follow()
+    following.step(EVENTS, following.follower.watermark.offset, finish=True)
+    following.writer.close()
+    shutil.rmtree(following.writer.storage.path)
+    following.writer = LogWriter.create(following.writer.storage, None, "0/100")
+    following.feed = Feed(following.writer, {1: EVENTS, 2: OTHERS})
+
+
+def test_a_sink_that_is_asked_where_it_is_does_not_go_on_in_another_log(following: Following) -> None:
+    """That one may not be as far as the sink is: what it tells next, the sink has."""
+    live_in_another_log(following)
+    with pytest.raises(StateError, match="was made anew while the pipeline ran"):
+        following.follower.load_state("0/100")
+
+
+def test_what_was_planned_is_not_read_from_another_log(following: Following) -> None:
+    live_in_another_log(following)
+    for _ in range(3):
+        following.happen()
+    with pytest.raises(StateError, match="was made anew while the pipeline ran"):
+        following.follow()
+    with pytest.raises(StateError, match="was made anew while the pipeline ran"):
+        following.follower.catch_up_to(following.copied(OTHERS), following.writer.end, finish=True)
+    assert following.rows() == [1]
 
 
 def test_the_first_table_to_be_live_does_not_speak_for_the_second(
@@ -435,3 +466,34 @@ def test_a_source_that_does_not_answer_is_the_sources_trouble(following: Followi
     follower.say = said.append
     follower.tell_retry("a copy", SourceUnavailable("no answer"), 1.0)
     assert said == [events.SourceRetry(sink="replica", message="no answer", retry_seconds=1.0)]
+
+
+# --- a table with a transform
+
+
+def test_a_table_with_a_transform_that_had_the_name_of_another_for_a_moment_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its changes are where nobody looks for them who goes by names: in those of a table that has no transform."""
+
+    def staged(plan: ApplyPlan, slices: list[Slice]) -> list[PartResult]:
+        return [stage_part(msgspec.structs.replace(plan, sink=found.sink), 0, slices)]
+
+    monkeypatch.setattr(applying, "stage_batch", lambda frame, plan: staged(plan, frame))
+    monkeypatch.setattr(applying, "stage_range_shaped", lambda spark, plan, slices, *_: staged(plan, slices))
+    monkeypatch.setattr(SinkFollower, "_query", lambda _: None)
+    monkeypatch.setattr(Expressions, "held", lambda _, schema: schema)
+    monkeypatch.setattr(Source, "captures", lambda *_: True, raising=False)
+    found = Following(tmp_path)
+    for status in found.copied(EVENTS, OTHERS):
+        found.step(status.schema, 0, finish=True)
+    found.pipeline = msgspec.structs.replace(found.pipeline, transforms={OTHERS.table: config.Transform(where="true")})
+    found.begin()
+    found.feed.redefine(2, msgspec.structs.replace(OTHERS, name="events"))
+    found.feed.append(*transaction(insert(2, "7")))
+    found.feed.redefine(2, OTHERS)
+    found.follow()
+    assert found.rows(OTHERS) == [7]
+    assert found.follower.tables[EVENTS.table].state is TableState.SNAPSHOT
+    found.sink.close()
+    found.writer.close()

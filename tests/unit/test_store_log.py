@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import sys
 from pathlib import Path
 
 import pytest
 
-from tailrace.errors import ConfigError
+from tailrace.errors import ConfigError, MissingExtra
 from tailrace.log.reader import valid
 from tailrace.log.segment import SegmentName
 from tailrace.spark.datasource import Pace
@@ -85,6 +87,18 @@ def test_news_are_there_whole_or_not_at_all(tmp_path):
     scratch.News(tmp_path / "nowhere" / "end").write(8)
 
 
+def test_news_that_can_not_be_written_leave_no_old_ones_behind(tmp_path, monkeypatch):
+    news = scratch.News(tmp_path / "end")
+    news.write(7)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    news.write(8)
+    assert news.read() is None
+
+
 def test_a_run_keeps_spark_s_checkpoints_on_its_own_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(scratch.tempfile, "gettempdir", lambda: str(tmp_path / "temporary"))
     assert scratch.folder(str(tmp_path / "state")) == tmp_path / "state" / "spark"
@@ -128,6 +142,12 @@ def test_a_setting_that_no_store_has_is_one_clear_sentence():
     storage = Storage("s3://bucket/state?colour=red")
     with pytest.raises(ConfigError, match=r"s3://bucket can not be a state directory: .*colour"):
         storage.exists()
+
+
+def test_without_its_library_it_is_the_command_that_installs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'tailrace\[store\]'"):
+        Storage("s3://a-bucket/state").sizes(".json")
 
 
 class Unreplacing:

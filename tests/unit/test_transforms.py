@@ -6,7 +6,7 @@ does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 import pyarrow as pa
@@ -22,6 +22,7 @@ from tailrace.model.chunk import Chunk
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.model.types import ColumnType, Kind
 from tailrace.sinks.base import ChunkMark
+from tailrace.sinks.mapping import SchemaMapping
 from tailrace.sinks.null import NullSink
 from tailrace.sources.base import TableRewritten
 from tailrace.sources.postgres import pgoutput
@@ -127,17 +128,19 @@ def feed(tmp_path):
 Through = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def stage(feed: Feed, source: AnsweringSource | None = None, catalyst: Through = through) -> PartResult | Unfit:
+def stage(
+    feed: Feed, source: AnsweringSource | None = None, catalyst: Through = through, shapings: Sequence[Shaping] = BOTH
+) -> PartResult | Unfit:
     reader = LogReader(feed.writer.storage)
     plan = ApplyPlan(
         source or AnsweringSource(),
         ListingSink(),
-        feed.writer.storage,
+        LogReader(feed.writer.storage),
         "batch",
         {ITEMS.table: TablePlan(), LOOSE.table: TablePlan()},
     )
     slices = reader.slices(0, reader.end())
-    return stage_emitted(plan, BOTH, 0, slices, catalyst(emit_part(plan, BOTH, slices)))
+    return stage_emitted(plan, shapings, 0, slices, catalyst(emit_part(plan, shapings, slices)))
 
 
 def told(result: PartResult | Unfit) -> list[str]:
@@ -223,6 +226,29 @@ def test_rows_without_a_key_come_and_go_as_the_expressions_have_them(feed):
     assert [net.delete_counts.tolist() for net in result.staged if net.deletes.num_rows] == [[2]]
 
 
+def test_a_truncate_of_a_table_without_a_key_has_the_columns_of_the_sink(feed):
+    rule = msgspec.structs.replace(LOOSE_RULE, drop=("id",))
+    shaping = msgspec.structs.replace(LOOSE_SHAPING, transform=rule)
+    feed.append(*transaction(truncate(2)))
+    (net,) = stage(feed, shapings=[SHAPING, shaping]).staged
+    renamed = SchemaMapping({LOOSE.table: {"name": "label"}}, lambda _: False).net(net)
+    assert renamed.truncate
+    assert renamed.deletes.schema.names == ["label"]
+
+
+def test_rows_of_a_table_whose_expressions_read_nothing_pass(feed):
+    shaping = Shaping(ITEMS.table, Transform(drop=("secret",)), (), pa.schema([]), ())
+    feed.append(*transaction(insert(1, "1", "ann", "b", "s"), update(1, "2", "bob", ..., "s")))
+
+    def passing(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            made = pa.array([{wire.PASSES: True}] * batch.num_rows)
+            yield pa.RecordBatch.from_pydict({wire.NOTE: batch.column(wire.NOTE), wire.made_by(0): made})
+
+    result = stage(feed, catalyst=passing, shapings=[shaping, LOOSE_SHAPING])
+    assert told(result) == ["+ (1, 'ann', 'b')", "~ (2, 'bob', None) but ('body',)"]
+
+
 def test_rows_of_several_tables_travel_together_and_stay_apart(feed):
     feed.append(*transaction(insert(1, "1", "ann", "b", "s"), insert(2, "1", "a"), insert(1, "2", "bob", "b", "s")))
     assert sorted(told(stage(feed))) == ["+ (1, 'A')", "+ (1, 'ANN', 'b', 3)", "+ (2, 'BOB', 'b', 3)"]
@@ -232,6 +258,21 @@ def test_more_rows_than_travel_together_are_all_staged_in_order(feed, monkeypatc
     monkeypatch.setattr(wire, "PIECE_ROWS", 4)
     feed.append(*transaction(*(insert(1, str(n), f"name {n}", "b", "s") for n in range(25))))
     assert told(stage(feed)) == [f"+ ({n}, 'NAME {n}', 'b', {len(f'name {n}')})" for n in range(25)]
+
+
+def test_a_value_that_is_longer_than_what_rides_in_one_row_arrives_whole(feed, monkeypatch):
+    monkeypatch.setattr(wire, "PIECE_BYTES", 1000)
+    feed.append(*transaction(insert(1, "1", "ann", "x" * 5000, "s"), insert(1, "2", "bob", "y", "s")))
+    assert told(stage(feed)) == [f"+ (1, 'ANN', '{'x' * 5000}', 3)", "+ (2, 'BOB', 'y', 3)"]
+    assert max(len(note) for note in notes_of(feed)) <= 1001
+
+
+def notes_of(feed: Feed) -> list[bytes]:
+    """All that goes through the JVM besides what expressions read."""
+    reader = LogReader(feed.writer.storage)
+    slices = reader.slices(0, reader.end())
+    plan = ApplyPlan(AnsweringSource(), ListingSink(), feed.writer.storage, "batch", {ITEMS.table: TablePlan()})
+    return [note for batch in emit_part(plan, BOTH, slices) for note in batch.column(wire.NOTE).to_pylist() if note]
 
 
 def test_a_stream_that_just_ends_is_no_end(feed):
@@ -264,7 +305,9 @@ def test_a_value_that_spark_would_take_for_another_is_refused_where_it_is_read(f
     feed.redefine(1, wide)
     feed.append(*transaction(insert(1, "1", "NaN", "b", "s")))
     reader = LogReader(feed.writer.storage)
-    plan = ApplyPlan(AnsweringSource(), ListingSink(), feed.writer.storage, "batch", {ITEMS.table: TablePlan()})
+    plan = ApplyPlan(
+        AnsweringSource(), ListingSink(), LogReader(feed.writer.storage), "batch", {ITEMS.table: TablePlan()}
+    )
     slices = reader.slices(0, reader.end())
     with pytest.raises(ValueRefused, match="NaN") as refused:
         stage_emitted(plan, [shaping], 0, slices, emit_part(plan, [shaping], slices))

@@ -2,6 +2,10 @@
 
 msgspec judges every value alone, so where it stands is known, and what it should be is told by its type: nothing is
 read out of the text of an error. Values are never repeated, as they may hold secrets.
+
+Pydantic 2.14 was tried instead: its structured errors still needed 99 lines to become our sentences (16 of 21 cases
+were alike at once; unions, misspelt required keys and numbers in variables took more), for five more packages (9.8 MB
+installed), 0.13 to 0.16 CPU seconds at the start of every process, and a second library of models beside that of state.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 import pyarrow as pa
 
-from tailrace.errors import LogCorrupt, OffsetGone
+from tailrace.errors import LogCorrupt, OffsetGone, StateError
 from tailrace.log import segment
 from tailrace.log.segment import Header, SegmentName
 from tailrace.model.frames import Definition, Frames
@@ -90,9 +90,7 @@ def published_end(storage: Storage) -> int | None:
 
 def valid(names: Iterable[SegmentName], end: int | None) -> list[SegmentName]:
     """Those that the log consists of if it goes up to `end`: each offset has its last writer's word."""
-    if end is None:
-        return sorted(names)
-    found = sorted(name for name in names if name.first <= end)
+    found = sorted(name for name in names if end is None or name.first <= end)
     if len({name.epoch for name in found}) < 2:
         return found
     return [name for name in found if not any(_replaces(other, name) for other in found)]
@@ -104,13 +102,18 @@ def _replaces(other: SegmentName, name: SegmentName) -> bool:
 
 
 class LogReader:
-    """A view of a log that a writer may be extending."""
+    """A view of a log that a writer may be extending.
 
-    def __init__(self, storage: Storage) -> None:
-        self.storage = storage
+    With `log_id` it is of that log only: one that was made anew in the same folder has other offsets, and is refused.
+    """
+
+    def __init__(self, storage: Storage, log_id: str | None = None) -> None:
+        self.storage, self._log_id = storage, log_id
 
     def identity(self) -> LogIdentity | None:
-        return read_identity(self.storage)
+        identity = read_identity(self.storage)
+        self._refuse_another(None if identity is None else identity.id)
+        return identity
 
     def names(self) -> list[SegmentName]:
         return sorted(segment_names(self.storage))
@@ -174,16 +177,24 @@ class LogReader:
     def header(self, name: SegmentName) -> Header:
         """Of the segment that holds what `name` held, if that was merged with its neighbours meanwhile."""
         try:
-            return segment.read_header(self.storage, name)
+            header = segment.read_header(self.storage, name)
         except OffsetGone:
-            return segment.read_header(self.storage, self._successor(name))
+            header = segment.read_header(self.storage, self._successor(name))
+        self._refuse_another(header.log_id)
+        return header
 
     def read(self, name: SegmentName) -> tuple[Header, Frames]:
         """As `header`: there may be more in it than was asked for, at the same offsets."""
         try:
-            return segment.read(self.storage, name)
+            header, frames = segment.read(self.storage, name)
         except OffsetGone:
-            return segment.read(self.storage, self._successor(name))
+            header, frames = segment.read(self.storage, self._successor(name))
+        self._refuse_another(header.log_id)
+        return header, frames
+
+    def _refuse_another(self, log_id: str | None) -> None:
+        if self._log_id is not None and log_id is not None and log_id != self._log_id:
+            raise made_anew(self.storage)
 
     def _successor(self, lost: SegmentName) -> SegmentName:
         names = self.names()
@@ -191,6 +202,14 @@ class LogReader:
             if name.first <= lost.first and lost.last <= name.committed:
                 return name
         raise gone(lost.first, (_begin(names), _end(names)), self.storage.path)
+
+
+def made_anew(storage: Storage) -> StateError:
+    """The error of somebody who follows a log, and finds another one in its place."""
+    return StateError(
+        f"the change log in {storage.path} was made anew while the pipeline ran",
+        hint="run the same command again: the sinks know where they are",
+    )
 
 
 def _usable(names: Sequence[SegmentName]) -> list[int]:

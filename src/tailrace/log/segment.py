@@ -45,7 +45,7 @@ VERSION = 2
 _OLDEST = 1
 SUFFIX = ".segment"
 _PREFIX = struct.Struct("<8sIII")
-_NAME = re.compile(r"(\d{20})-(\d{20})-(\d{20})(?:-(\d{10}))?\.segment")
+_NAME = re.compile(r"(\d{20})-(\d{20})-(\d{20})(?:-(\d{10,}))?\.segment")
 HEADER_BYTES = 64 << 10
 """What is asked of a store to find a header in: most are much smaller."""
 _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
@@ -73,7 +73,7 @@ class SegmentName(msgspec.Struct, frozen=True, order=True):
         return self.committed >= self.first
 
     def __str__(self) -> str:
-        epoch = f"-{self.epoch:010d}" if self.epoch else ""
+        epoch = f"-{self.epoch:013d}" if self.epoch else ""
         return f"{self.first:020d}-{self.committed:020d}-{self.last:020d}{epoch}{SUFFIX}"
 
 

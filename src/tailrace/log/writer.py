@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tailrace import failpoints
-from tailrace.errors import StateError
+from tailrace.errors import LogCorrupt, StateError
 from tailrace.log import segment
 from tailrace.log.merging import merged
 from tailrace.log.reader import IDENTITY, TABLES, LogIdentity, read_identity, read_tables_version, valid
@@ -42,7 +42,7 @@ class LogWriter:
         self.identity = identity
         self._lock = lock
         self._epoch = lock.epoch if lock is not None else 0
-        self.segments = _drop_unfinished(storage, lock.end if lock is not None else None)
+        self.segments = _drop_unfinished(storage, lock.end if lock is not None else None, self._epoch)
         self.size = sum(facts.size for facts in self.segments.values())
         names = list(self.segments)
         newest = segment.read_header(storage, names[-1]) if names else None
@@ -51,6 +51,7 @@ class LogWriter:
         self.position = identity.start_position if newest is None else newest.position
         self.source = identity.source if newest is None else newest.source  # whom the next segment is read from
         self._next = self.end + 1
+        self._refuse_loss()
         self._tables, self._tables_version = read_tables_version(storage)
         self._publish_end()
 
@@ -69,6 +70,10 @@ class LogWriter:
         if read_identity(storage):
             raise StateError(f"there is a change log in {storage.path} already")
         identity = LogIdentity(id=uuid.uuid4().hex[:16], source=source, start_position=start_position)
+        for name in [*storage.sizes(segment.SUFFIX), *storage.sizes(TABLES)]:  # of another log, whose identity is gone
+            storage.delete(name)
+        if lock is not None:
+            lock.publish(0)
         if storage.swap(IDENTITY, msgspec.json.encode(identity), None) is None:
             raise taken_over(storage)
         return cls(storage, identity, lock)
@@ -113,7 +118,8 @@ class LogWriter:
     def _drop_unfinished(self, first: int) -> None:
         """Give up what is there of an unfinished transaction, which begins at offset `first`."""
         self._make_sure()
-        self.segments = _drop_unfinished(self.storage, self.end if self.storage.is_conditional else None)
+        published = self.end if self.storage.is_conditional else None
+        self.segments = _drop_unfinished(self.storage, published, self._epoch)
         self.size = sum(facts.size for facts in self.segments.values())
         self._next = first
 
@@ -140,6 +146,7 @@ class LogWriter:
         self._make_sure()
         size = self.storage.publish_segment(str(name), data)
         failpoints.reached("log-segments-merged")
+        self._make_sure()  # an upload may take long
         parts = names[: len(found)]
         written_at = self.segments[parts[-1]].written_at
         for part in parts:
@@ -170,9 +177,13 @@ class LogWriter:
         if not self.storage.is_conditional:
             self.storage.publish(TABLES, data)
             return
-        self._tables_version = self.storage.swap(TABLES, data, self._tables_version)
-        if self._tables_version is None:
+        written = self.storage.swap(TABLES, data, self._tables_version)
+        if written is None:  # an answer was lost, or somebody wrote who had been replaced: what we know counts
+            self._make_sure()
+            written = self.storage.swap(TABLES, data, self.storage.read_version(TABLES)[1])
+        if written is None:
             raise taken_over(self.storage)
+        self._tables_version = written
 
     def _is_news(self, definition: Definition) -> bool:
         """A source repeats itself after a restart: that is no news, unless the table had another name meanwhile."""
@@ -180,6 +191,16 @@ class LogWriter:
         if known is None or msgspec.structs.replace(definition, since=known.since) != known:
             return True
         return any(known.since < each.since for each in self._tables.values() if each.relation == known.relation)
+
+    def _refuse_loss(self) -> None:
+        """What was published, sinks may have: its offsets are not given out anew."""
+        published = self._lock.end if self._lock is not None else None
+        if published is not None and published > self.end:
+            raise LogCorrupt(
+                f"the change log in {self.storage.path} ends at {self.end}, and was published up to {published}: a"
+                " segment is gone",
+                hint="delete the state directory and run again: the sinks know where they are",
+            )
 
     def _publish_end(self) -> None:
         if self._lock is not None and self._lock.end != self.end:
@@ -212,14 +233,16 @@ def taken_over(storage: Storage) -> StateError:
     return StateError(f"another tailrace process took over the state directory {storage.path}")
 
 
-def _drop_unfinished(storage: Storage, published: int | None) -> dict[SegmentName, SegmentFacts]:
+def _drop_unfinished(storage: Storage, published: int | None, epoch: int) -> dict[SegmentName, SegmentFacts]:
     """Delete the segments that hold nothing but the beginning of an unfinished transaction. Returns the others.
 
-    Also those that were never published.
+    Also those that were never published. Who finds the segments of a later epoch was replaced, and deletes nothing.
     """
     files = storage.files(segment.SUFFIX)
     named = {SegmentName.parse(name): SegmentFacts(*facts) for name, facts in files.items()}
     found = {name: facts for name, facts in named.items() if name is not None}
+    if any(name.epoch > epoch for name in found):
+        raise taken_over(storage)
     counting = set(valid(found, published))
     end = max((name.committed for name in counting if name.holds_end), default=0)
     for name in [name for name in found if name.first > end or name not in counting]:

@@ -16,16 +16,15 @@ import msgspec
 
 from tailrace import config, events, registry
 from tailrace.errors import ConfigError, StateError, TailraceError
-from tailrace.log.reader import LogReader
 from tailrace.pipeline import preflight
 from tailrace.pipeline.backoff import Backoff
 from tailrace.pipeline.beginning import LOOP_SECONDS, Beginning, Stopped
 from tailrace.pipeline.capture_elsewhere import BEAT_SECONDS, TELL_SECONDS, Report, read_acknowledged
-from tailrace.pipeline.capture_process import Order, Progress
+from tailrace.pipeline.capture_process import Acknowledge, Order, Progress
 from tailrace.pipeline.capture_supervisor import CaptureSupervisor
 from tailrace.pipeline.continuity import Continuity
 from tailrace.state.capture_note import CaptureState
-from tailrace.state.layout import CAPTURE_LOCK, CAPTURED, LOG
+from tailrace.state.layout import CAPTURE_LOCK, CAPTURED
 from tailrace.state.storage import Storage
 from tailrace.views.view import View, open_view
 
@@ -49,13 +48,12 @@ class CaptureAlone:
         self.pipeline, self.view = pipeline, view
         self.source = registry.make_source(pipeline)
         self.storage = Storage(pipeline.state)
-        self._log = LogReader(self.storage.folder(LOG))
         self._stopping = threading.Event()
         self._beginning = Beginning(view.say, self._stopping)
         self._told: Report | None = None
         self._heard_at, self._asking = float("-inf"), Backoff(first=0.2, longest=BEAT_SECONDS)
         self._wait_seconds = 0.0
-        self._acknowledged = -1  # the offset
+        self._acknowledged: Acknowledge | None = None
 
     def stop(self) -> None:
         self._stopping.set()
@@ -67,6 +65,7 @@ class CaptureAlone:
         try:
             supervisor = self._start()
             self._loop(supervisor)
+            self.view.say(events.CaptureRemark(message="capture stops; what it has read is in the change log"))
             return 0
         except Stopped:
             return 0
@@ -119,21 +118,20 @@ class CaptureAlone:
 
     def _tell(self, supervisor: CaptureSupervisor, trouble: str) -> None:
         progress = supervisor.progress
-        with suppress(StateError):  # tried again
-            identity = self._log.identity() if self._told is None else None
-            log = self._told.log if self._told is not None else identity.id if identity is not None else ""
-            if progress is not None and log:
-                self._told = Report(log, progress, trouble, time.time())
+        if progress is not None:
+            self._told = Report(progress.log, progress, trouble, time.time(), self.source.reads_from)
+            with suppress(StateError):  # tried again
                 self.storage.publish(CAPTURED, msgspec.json.encode(self._told))
 
     def _hear(self, supervisor: CaptureSupervisor, progress: Progress) -> None:
         """Ask what the sinks have, while they may lack something; the longer nothing comes, the less often."""
-        now = time.monotonic()
-        if self._told is None or self._acknowledged >= progress.end or now - self._heard_at < self._wait_seconds:
+        now, known = time.monotonic(), self._acknowledged
+        has_all = known is not None and known.log == progress.log and known.offset >= progress.end
+        if has_all or now - self._heard_at < self._wait_seconds:
             return
-        heard = read_acknowledged(self.storage, self._told.log)
-        if heard is not None and heard.offset != self._acknowledged:
-            self._acknowledged = heard.offset
-            supervisor.acknowledge(heard.offset, heard.position)
+        heard = read_acknowledged(self.storage, progress.log)
+        if heard is not None and heard != known:
+            self._acknowledged = heard
+            supervisor.acknowledge(heard)
             self._asking.reset()
         self._heard_at, self._wait_seconds = now, self._asking.wait()

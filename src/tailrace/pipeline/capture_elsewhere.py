@@ -15,13 +15,14 @@ from typing import Protocol
 import msgspec
 
 from tailrace import config, events
-from tailrace.errors import StateError, TailraceError
+from tailrace.errors import ConfigError, StateError, StateUnavailable, TailraceError
+from tailrace.log.reader import LogReader, made_anew
 from tailrace.pipeline.backoff import Backoff
 from tailrace.pipeline.capture_process import Acknowledge, Progress
 from tailrace.pipeline.threads import WatchedThread
 from tailrace.state import scratch
 from tailrace.state.capture_note import silent
-from tailrace.state.layout import ACKNOWLEDGED, CAPTURED
+from tailrace.state.layout import ACKNOWLEDGED, CAPTURED, LOG
 from tailrace.state.storage import Storage
 
 BEAT_SECONDS = 5.0  # a report is renewed so often, though there is nothing new
@@ -45,28 +46,23 @@ class Capturing(Protocol):
 
     def start(self) -> None: ...
 
-    def acknowledge(self, offset: int, position: str) -> None:
+    def acknowledge(self, said: Acknowledge) -> None:
         """Every sink has all up to here."""
 
     def stop(self) -> None: ...
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What capture says to a run elsewhere; `at` is when, in seconds since 1970, by its own clock."""
+    """What capture says to a run elsewhere; `at` is when, in seconds since 1970, by its own clock.
+
+    `reads_from` is what its pipeline file makes it read: the run's tables are followed as if it were the same.
+    """
 
     log: str
     progress: Progress
     trouble: str
     at: float
-    version: int = 1
-
-
-class Acknowledged(msgspec.Struct, frozen=True):
-    """Every sink has all of the log `log` up to here."""
-
-    log: str
-    offset: int
-    position: str
+    reads_from: str = ""
     version: int = 1
 
 
@@ -81,17 +77,19 @@ def read_report(storage: Storage) -> Report | None:
 def read_acknowledged(storage: Storage, log: str) -> Acknowledge | None:
     """What was acknowledged of the log `log`; None if nothing was, or that can not be read at the moment."""
     try:
-        found = storage.decode(ACKNOWLEDGED, Acknowledged)
+        found = storage.decode(ACKNOWLEDGED, Acknowledge)
     except (OSError, StateError, msgspec.MsgspecError):
         return None
-    return Acknowledge(found.offset, found.position) if found.log == log else None
+    return found if found.log == log else None
 
 
 class CaptureElsewhere:
     """A thread of the driver that listens, and passes the acknowledgements on."""
 
-    def __init__(self, pipeline: config.Pipeline) -> None:
+    def __init__(self, pipeline: config.Pipeline, reads_from: str) -> None:
+        self._reads_from = reads_from
         self._storage = Storage(pipeline.state)
+        self._log = LogReader(self._storage.folder(LOG))
         self._news = scratch.news(pipeline.state)
         self.progress: Progress | None = None
         self._report: Report | None = None
@@ -119,8 +117,8 @@ class CaptureElsewhere:
         is_heard = self._heard_at is not None and time.monotonic() - self._heard_at < SILENT_SECONDS
         return "" if is_heard else silent(self._report.at)
 
-    def acknowledge(self, offset: int, position: str) -> None:
-        self._wanted = Acknowledge(offset, position)
+    def acknowledge(self, said: Acknowledge) -> None:
+        self._wanted = said
 
     def stop(self) -> None:
         self._stopping.set()
@@ -132,8 +130,9 @@ class CaptureElsewhere:
     def _run(self) -> None:
         backoff = Backoff(first=0.1, longest=TELL_SECONDS)
         while not self._stopping.is_set() and self._error is None:
-            if self._listen():
-                backoff.reset()
+            with suppress(StateUnavailable):  # tried again
+                if self._listen():
+                    backoff.reset()
             with suppress(StateError):  # tried again
                 self._write_if_due()
             self._stopping.wait(backoff.wait())
@@ -141,9 +140,11 @@ class CaptureElsewhere:
     def _listen(self) -> bool:
         """True if there is something new."""
         report = read_report(self._storage)
-        if report is None or report == self._report:
+        if report is None or report == self._report or not self._is_of_the_log(report):
             return False
-        self._refuse_another_log(report)
+        if report.reads_from not in ("", self._reads_from):
+            self._error = _of_another_file(report.reads_from, self._reads_from)
+            return False
         is_first = self._report is None
         if not is_first or abs(time.time() - report.at) < SILENT_SECONDS:
             self._heard_at = time.monotonic()  # the first may be the last word of one that is dead
@@ -152,24 +153,32 @@ class CaptureElsewhere:
         self._news.write(report.progress.end)
         return is_news
 
-    def _refuse_another_log(self, report: Report) -> None:
-        if self._report is not None and report.log != self._report.log:
-            self._error = StateError(
-                f"the change log in {self._storage.path} was made anew while the pipeline ran",
-                hint="run the same command again: the sinks know where they are",
-            )
+    def _is_of_the_log(self, report: Report) -> bool:
+        """Another log may be one that is gone, and this the last word about it; or one that was made anew meanwhile."""
+        if self._report is not None and report.log == self._report.log:
+            return True
+        identity = self._log.identity()
+        if self._report is not None and identity is not None and identity.id != self._report.log:
+            self._error = made_anew(self._log.storage)
+        return self._error is None and identity is not None and identity.id == report.log
 
     def _write_if_due(self) -> None:
         if time.monotonic() - self._written_at >= TELL_SECONDS:
             self._write()
 
     def _write(self) -> None:
-        wanted, report = self._wanted, self._report
-        if wanted is None or report is None or wanted == self._written:
+        wanted = self._wanted
+        if wanted is None or wanted == self._written:
             return
-        said = Acknowledged(report.log, wanted.offset, wanted.position)
-        self._storage.publish(ACKNOWLEDGED, msgspec.json.encode(said))
+        self._storage.publish(ACKNOWLEDGED, msgspec.json.encode(wanted))
         self._written, self._written_at = wanted, time.monotonic()
+
+
+def _of_another_file(captured: str, wanted: str) -> ConfigError:
+    return ConfigError(
+        f"`tailrace capture` reads {captured}, and this pipeline file says {wanted}",
+        hint="give the two files the same name and the same source",
+    )
 
 
 def remark() -> events.CaptureRemark:

@@ -41,14 +41,16 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class Acknowledge(msgspec.Struct, frozen=True):
-    """Every sink has what lies up to here."""
+    """Every sink has what lies up to here, in the log `log`: offsets of another one mean nothing."""
 
+    log: str
     offset: int
     position: str
+    version: int = 1
 
 
 class Progress(msgspec.Struct, frozen=True, tag="progress"):
-    """`received` is how far the source was read; all of it that was for us lies in the log up to offset `end`."""
+    """`received` is how far the source was read; all of it that was for us lies in the log `log` up to offset `end`."""
 
     received: str
     end: int
@@ -57,6 +59,7 @@ class Progress(msgspec.Struct, frozen=True, tag="progress"):
     is_full: bool
     full_seconds: int = 0  # how long it has been full without a break
     held_by: str | None = None  # the reader that the log waits for, if it is not a sink
+    log: str = ""
 
 
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
@@ -171,7 +174,7 @@ class Pump:
 
     def _hear(self) -> None:
         heard = self.control.acknowledgement()
-        if heard is None:
+        if heard is None or heard.log != self.log.identity.id:
             return
         self.retention.sinks_have(heard.offset)
         if not self.acknowledges_log:
@@ -186,7 +189,9 @@ class Pump:
         now = time.monotonic()
         self._free_at = self._free_at if self.is_full else now
         full = (self.is_full, int(now - self._free_at), self.retention.held_by)
-        progress = Progress(self.capture.received, self.log.end, self.log.size, self.changes, *full)
+        progress = Progress(
+            self.capture.received, self.log.end, self.log.size, self.changes, *full, log=self.log.identity.id
+        )
         is_news = self._reported is None or progress.end != self._reported.end
         age = now - self._reported_at
         if age >= ALIVE_SECONDS or (progress != self._reported and (is_news or age >= REPORT_SECONDS)):

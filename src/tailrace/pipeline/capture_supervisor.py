@@ -44,9 +44,8 @@ class CaptureSupervisor:
     def start(self) -> None:
         self._thread.start()
 
-    def acknowledge(self, offset: int, position: str) -> None:
+    def acknowledge(self, said: Acknowledge) -> None:
         """Tell the capture process what every sink has; a restarted one is told again."""
-        said = Acknowledge(offset, position)
         with self._lock:
             if said != self._acknowledged:
                 self._acknowledged = said

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -75,7 +75,7 @@ class SinkFollower:
         self.sink = transforming(sink, self.expressions) if pipeline.transforms else sink
         self.source, self.log_id = source, log_id
         self.storage = Storage(pipeline.state).folder(LOG)
-        self.log = LogReader(self.storage)
+        self.log = LogReader(self.storage, log_id)
         self.lag = LagGauge(self.log)
         self._troubled: set[object] = set()  # who tries something again
         self.settings = pipeline.sinks[name]
@@ -316,13 +316,13 @@ class SinkFollower:
         schemas = {table: self.tables[table].schema for table in shaped}
         return stage_range_shaped(self.spark, plan, slices, self._parts, self.expressions, schemas)
 
-    def _may_change(self, tables: Iterable[str], results: list[PartResult]) -> bool:
-        """Whether there are changes of these tables in what was read, perhaps under a name that nobody knows."""
-        seen = {table for result in results for table in result.seen}
-        return not seen.isdisjoint(tables) or not seen <= self.tables.keys()
+    def _may_change(self, tables: Collection[str], results: list[PartResult]) -> bool:
+        """Whether there are changes of these tables in what was read, under whatever name they were made."""
+        relations = {self.tables[table].schema.relation for table in tables}
+        return any(not relations.isdisjoint(r.relations) or not r.seen.keys().isdisjoint(tables) for r in results)
 
     def _plan(self, tables: dict[str, TablePlan], batch: str) -> ApplyPlan:
-        return ApplyPlan(self.source, self.sink, self.storage, batch, tables)
+        return ApplyPlan(self.source, self.sink, self.log, batch, tables)
 
     def _on_batch(self, frame: DataFrame, number: int) -> None:
         with self.lock:

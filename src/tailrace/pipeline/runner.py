@@ -20,7 +20,7 @@ from tailrace.model.watermark import SourceIdentity
 from tailrace.pipeline import capture_elsewhere, preflight
 from tailrace.pipeline.beginning import LOOP_SECONDS, Beginning, Stopped
 from tailrace.pipeline.capture_elsewhere import CaptureElsewhere, Capturing
-from tailrace.pipeline.capture_process import Order
+from tailrace.pipeline.capture_process import Acknowledge, Order
 from tailrace.pipeline.capture_supervisor import CaptureSupervisor
 from tailrace.pipeline.continuity import Continuity
 from tailrace.pipeline.follower import SinkFollower
@@ -126,17 +126,16 @@ class Runner:
     def _find_capture(self) -> Capturing:
         """That of somebody else; it makes the slot and the log."""
         self.view.say(capture_elsewhere.remark())
-        capture = self._capture = CaptureElsewhere(self.pipeline)
+        capture = self._capture = CaptureElsewhere(self.pipeline, self.source.reads_from)
         capture.start()
-        log = LogReader(self.storage.folder(LOG))
 
         def is_there() -> bool:
-            if capture.progress is not None and log.identity() is not None:
-                return True
-            self._beginning.say_waiting(capture.trouble or "the change log has not begun yet")
-            return False
+            if capture.progress is None:
+                self._beginning.say_waiting(capture.trouble)
+            return capture.progress is not None
 
         self._wait_for(capture, is_there)
+        self._beginning.patiently(lambda: self._continuity.identify(self._present, self._beginning.leave_if_stopping))
         self._log_start = self._continuity.check_log(self._present)
         return capture
 
@@ -283,12 +282,14 @@ class Runner:
             return  # nobody knows what the others have
         slowest = min((follower.needed() for follower in followers), key=lambda mark: mark.offset)
         if slowest.position:
-            capture.acknowledge(slowest.offset, slowest.position)
+            capture.acknowledge(Acknowledge(followers[0].log_id, slowest.offset, slowest.position))
 
     def _is_current(self, capture: Capturing) -> bool:
         progress = capture.progress
         assert self._target is not None
-        if progress is None or not self.source.reached(progress.received, self._target):
+        if progress is None or progress.log != self._followers[0].log_id:  # offsets of another log mean nothing
+            return False
+        if not self.source.reached(progress.received, self._target):
             return False
         if self._target_end is None:
             self._target_end = progress.end

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from tailrace.columns.net import NetChanges
 from tailrace.errors import ConfigError, TailraceError
-from tailrace.model.lifecycle import ASIDE, TableStatus
+from tailrace.model.lifecycle import ASIDE, TableState, TableStatus
 from tailrace.model.rows import Rows
-from tailrace.model.schema import TableSchema
+from tailrace.model.schema import TableSchema, counterpart
 from tailrace.model.watermark import SourceIdentity
 from tailrace.sinks.base import (
     Batch,
@@ -31,6 +31,7 @@ from tailrace.sinks.base import (
 )
 from tailrace.spark.expressions import Expressions
 from tailrace.spark.frames import shaped_rows
+from tailrace.transforms.shaping import Shaping
 
 
 def transforming(sink: Sink, expressions: Expressions) -> Sink:
@@ -65,13 +66,14 @@ class TransformingSink(DatabaseSink):
     # --- what crosses over
 
     def _held(self, status: TableStatus) -> TableStatus:
-        """A status as the sink keeps it. One that is set aside may be so because nobody knows its columns."""
+        """A status as the sink keeps it. Nobody may know the columns of a table that is aside or waits for its copy."""
         if status.table not in self._expressions:
             return status
+        is_waiting = status.state is TableState.SNAPSHOT and not status.visibility
         try:
             schema = self._expressions.held(status.schema)
         except TailraceError:
-            if status.state not in ASIDE:
+            if status.state not in ASIDE and not is_waiting:
                 raise
             schema = status.schema
         return msgspec.structs.replace(status, schema=schema, captured=status.schema)
@@ -87,14 +89,19 @@ class TransformingSink(DatabaseSink):
             return [column.name for column in schema.columns]
         return self._expressions.of(schema).carried(schema)
 
-    def _fetching(self, fetch: FetchRows) -> FetchRows:
-        """Reads what the source has, and gives what the sink should have of it."""
+    def _fetching(self, fetch: FetchRows, evolved: Iterable[Evolved] = ()) -> FetchRows:
+        """Reads what the source has, and gives what the sink should have of it.
+
+        Of a table that evolves, the sink asks for those columns of its newest version that an older one had.
+        """
+        newest = {change.schema.table: change.schema for change in evolved}
 
         def fetch_shaped(held: TableSchema, keys: pa.RecordBatch) -> pa.RecordBatch:
             if held.table not in self._expressions:
                 return fetch(held, keys)
-            schema = self._expressions.captured(held)
-            return shaped_rows(self._expressions, schema, fetch(schema, keys))
+            schema = newest.get(held.table) or self._expressions.captured(held)
+            rows = shaped_rows(self._expressions, schema, fetch(schema, keys))
+            return rows.select([column.name for column in held.columns])
 
         return fetch_shaped
 
@@ -107,8 +114,9 @@ class TransformingSink(DatabaseSink):
         return self._sink.is_database(identity)
 
     def read_state(self) -> SinkState:
+        """A table that has lost its transform is as the sink has it: the pipeline has to know."""
         state = self._sink.read_state()
-        tables = {table: as_captured(status) for table, status in state.tables.items()}
+        tables = {t: as_captured(s) if t in self._expressions else s for t, s in state.tables.items()}
         return msgspec.structs.replace(state, tables=tables)
 
     def claim(self, run: str) -> None:
@@ -130,7 +138,7 @@ class TransformingSink(DatabaseSink):
         tables = tuple(self._held(status) for status in batch.tables)
         evolved = tuple(self._evolved(change) for change in batch.evolved)
         held = msgspec.structs.replace(batch, tables=tables, evolved=evolved)
-        return self._sink.commit(held, self._fetching(fetch))
+        return self._sink.commit(held, self._fetching(fetch, batch.evolved))
 
     def clean(self) -> None:
         self._sink.clean()
@@ -154,7 +162,7 @@ class TransformingSink(DatabaseSink):
         self._sink.finish_snapshot(self._held(status))
 
     def takes_in_place(self, evolved: Evolved) -> bool:
-        """What an expression reads has to stay the same: rows that are there are not computed again."""
+        """Rows that are there are not computed again, and what was left out of them is not there."""
         return self._is_same(evolved) and self._sink.takes_in_place(self._evolved(evolved))
 
     def _is_same(self, evolved: Evolved) -> bool:
@@ -164,9 +172,9 @@ class TransformingSink(DatabaseSink):
         if before.table != after.table:
             return False  # another name has another transform, or none
         shaping = self._expressions.of(after)
-        numbers = {column.name: column.number for column in before.columns}
-        read = {column.name: column.number for column in after.columns if column.name in shaping.read_names}
-        return shaping == self._expressions.of(before) and all(numbers.get(name) == read[name] for name in read)
+        names = {*shaping.read_names, *(column.name for column in shaping.computed)}
+        was, now = ({c.name: c.number for c in schema.columns if c.name in names} for schema in (before, after))
+        return shaping == self._expressions.of(before) and was == now and not _has_uncovered(shaping, before, after)
 
     def count_rows(self, schema: TableSchema, seconds: float) -> int | None:
         return self._sink.count_rows(self._expressions.held(schema), seconds)
@@ -190,6 +198,13 @@ class TransformingSink(DatabaseSink):
 
     def tend_ahead(self, tend: Callable[[str, str], str]) -> None:
         self._sink.tend_ahead(tend)
+
+
+def _has_uncovered(shaping: Shaping, before: TableSchema, after: TableSchema) -> bool:
+    """Whether a column passes now that was replaced or dropped: under its old name, as another has by now."""
+    passed, passing = set(shaping.carried(before)), set(shaping.carried(after))
+    former = [counterpart(before, column) for column in after.columns if column.name in passing]
+    return any(known is not None and known.name not in passed for known in former)
 
 
 def _itself(sink: DatabaseSink) -> DatabaseSink:

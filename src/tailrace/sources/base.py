@@ -149,6 +149,11 @@ class Source(Protocol):
     settings_type: ClassVar[type[Settings]] = Settings
     """What a source of this kind has of its own in the pipeline file; `Pipeline.source_settings` reads it."""
 
+    @property
+    def reads_from(self) -> str:
+        """What is captured, as the server names it. Two captures that read from something else have other changes."""
+        return ""
+
     def preflight(self) -> list[Finding]: ...
     def identify(self) -> SourceIdentity: ...
     def check_same(self, known: SourceIdentity, position: str, on_wait: Callable[[], None] = ...) -> SourceIdentity:

@@ -80,10 +80,10 @@ class TailraceDataSource(DataSource):
             return from_arrow_schema(arrow, prefer_timestamp_ntz=True)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 - Spark's name
-        return _stream_reader()(dict(self.options), _arrow(schema))
+        return _stream_reader()(dict(self.options), arrow_schema(schema))
 
     def reader(self, schema: StructType) -> BatchReader:
-        return BatchReader(dict(self.options), _arrow(schema))
+        return BatchReader(dict(self.options), arrow_schema(schema))
 
 
 class StreamReader(DataSourceStreamReader):
@@ -100,6 +100,7 @@ class StreamReader(DataSourceStreamReader):
         self.place = _place(options)
         self._has_begun = False
         self._pace = Pace(0.0 if self.log.storage.is_local else ASK_SECONDS)
+        self._recent: tuple[float, Offset] | None = None
         self._news = News(options["news"]) if "news" in options else None
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
@@ -116,6 +117,13 @@ class StreamReader(DataSourceStreamReader):
 
     def newest(self) -> Offset:
         return {"log": _identity(self.log).id, "offset": self.log.end()}
+
+    def recent(self) -> Offset:
+        """As `newest`, for who asks all the time: of a store, what it was within the last second."""
+        now = time.monotonic()
+        if self._recent is None or self.log.storage.is_local or now - self._recent[0] >= ASK_SECONDS:
+            self._recent = now, self.newest()
+        return self._recent[1]
 
     def end_after(self, start: Offset, max_rows: int) -> Offset:
         """Where the micro-batch after `start` ends."""
@@ -222,7 +230,7 @@ def _stream_reader() -> type[StreamReader]:
     return found
 
 
-def _arrow(schema: StructType) -> pa.Schema:
+def arrow_schema(schema: StructType) -> pa.Schema:
     """Times are in UTC, as they are in 4.1 without a word."""
     return to_arrow_schema(schema, timezone="UTC") if has_read_limits() else to_arrow_schema(schema)
 

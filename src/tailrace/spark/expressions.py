@@ -6,6 +6,7 @@ again, and `verify` computes it anew.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,16 +15,21 @@ from pyspark.errors import AnalysisException, ParseException, PySparkTypeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's custom
 from pyspark.sql import types as spark_types
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_type
 
 from tailrace import config
 from tailrace.model.schema import Column, TableSchema
 from tailrace.model.types import ColumnType, Kind
+from tailrace.spark.datasource import arrow_schema
 from tailrace.transforms.shaping import Shaping, problem, refusal
 
 WHERE = "where"
-_OF_THE_MOMENT = ("Current", "CurDate", "Now", "LocalTime", "InputFile")
+_OF_THE_MOMENT = ("Current", "CurDate", "Now", "LocalTime", "InputFile", "VariableReference")
 """How the classes begin of expressions that are the same within a query, and others in the next one."""
+_WORDS = r"\s*(?:now|today|tomorrow|yesterday)\b"
+_MOMENT = re.compile(_WORDS, re.IGNORECASE)
+_LITERAL = re.compile(rf"\b(?:date|timestamp\w*)\s*r?['\"]{_WORDS}", re.IGNORECASE)
+"""Texts that Spark takes for the moment at which it reads them, where they are to be a date or a time."""
 
 _STARS = ("UnresolvedStar", "UnresolvedRegex")
 
@@ -100,9 +106,8 @@ def analysed(spark: SparkSession, schema: TableSchema, transform: config.Transfo
         names |= reads
     if WHERE in types and not isinstance(types[WHERE], spark_types.BooleanType):
         raise refusal(schema.table, WHERE, f"is {types[WHERE].simpleString()}, and not true or false")
-    names = names or {*schema.key, frame.columns[0]}  # Arrow and Spark do not agree about structs of nothing
     columns = tuple(column for column in schema.columns if column.name in names)
-    form = to_arrow_schema(spark_types.StructType([frame.schema[c.name] for c in columns]), timezone="UTC")
+    form = arrow_schema(spark_types.StructType([frame.schema[c.name] for c in columns]))
     computed = [Column(name, _made(schema.table, name, types[f"columns.{name}"])) for name in transform.columns]
     return Shaping(schema.table, transform, columns, form, tuple(computed))
 
@@ -136,17 +141,38 @@ def _analysed(frame: DataFrame, table: str, place: str, text: str) -> tuple[spar
         raise refusal(table, place, "is not an expression of one row: it aggregates, joins, or makes rows")
     if len(made.columns) != 1 or not plan.deterministic():
         raise refusal(table, place, "does not give the same for the same row every time")
-    for name in _classes(plan.projectList().apply(0)):
-        if name.startswith(_OF_THE_MOMENT):
-            raise refusal(table, place, f"depends on the moment at which it is asked ({name})")
+    if (moment := _moment(text, plan.projectList().apply(0))) is not None:
+        raise refusal(table, place, f"depends on the moment at which it is asked ({moment})")
     return made.schema[0].dataType, set(_named(plan.references().toSeq()))
 
 
+def _moment(text: str, analysed: Any) -> str | None:
+    """What in an expression is another one in the next query, if anything is. A literal is a date once it is parsed."""
+    if (found := _LITERAL.search(text)) is not None:
+        return found[0] + "'"
+    for each in _all(analysed):
+        name = _class(each)
+        if name.startswith(_OF_THE_MOMENT):
+            return name
+        if name == "Cast" and each.child().foldable() and _MOMENT.match(str(each.child().eval(None))):
+            return "a text that is no date"
+    return None
+
+
 def _classes(expression: Any) -> Iterator[str]:
-    yield str(expression.getClass().getSimpleName())
+    return map(_class, _all(expression))
+
+
+def _class(expression: Any) -> str:
+    return str(expression.getClass().getSimpleName())
+
+
+def _all(expression: Any) -> Iterator[Any]:
+    """An expression, and all that it is made of."""
+    yield expression
     children = expression.children()
     for place in range(children.size()):
-        yield from _classes(children.apply(place))
+        yield from _all(children.apply(place))
 
 
 def _named(attributes: Any) -> Iterator[str]:

@@ -242,7 +242,7 @@ def _through_catalyst(
     def first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield wire.packed(End(number=number), form)
+                yield from wire.packed(End(number=number), form)
                 yield from emit(number)
 
     def second(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -284,16 +284,16 @@ def _number(batches: Iterator[pa.RecordBatch]) -> tuple[int, Iterator[pa.RecordB
 def _made(frame: DataFrame, shapings: Sequence[Shaping]) -> DataFrame:
     """What the expressions make of the rows of their branch, instead of what they read.
 
-    Each branch has the names of its own table to itself: they are columns for its expressions alone.
+    Each branch has the names of its own table to itself: they are columns for its expressions alone. Of a row that
+    `where` is not true of nothing else is computed: it may be there to keep such rows from failing.
     """
     for branch, shaping in enumerate(shapings):
         others = [F.col(name) for name in frame.columns if name != read_by(branch)]
         read = F.col(read_by(branch))
         names = [read.getField(wire.field(place)).alias(name) for place, name in enumerate(shaping.read_names)]
-        passes = F.expr(
-            "true" if shaping.transform.where is None else f"coalesce(({shaping.transform.where}\n), false)"
-        )
-        computed = [F.expr(shaping.transform.columns[column.name]) for column in shaping.computed]
+        where, texts = shaping.transform.where, shaping.transform.columns
+        passes = F.lit(True) if where is None else F.coalesce(F.expr(where), F.lit(False))
+        computed = [F.when(passes, F.expr(texts[column.name])) for column in shaping.computed]
         fields = [column.alias(wire.field(place)) for place, column in enumerate(computed)]
         made = F.when(F.col(BRANCH) == branch, F.struct(passes.alias(PASSES), *fields)).alias(made_by(branch))
         frame = frame.select(*others, *names).select(*others, made)

@@ -17,12 +17,14 @@ LIMITS = ("maxRowsPerTrigger", "maxBytesPerTrigger")
 
 class UnlimitedReader(StreamReader):
     _planned: Offset | None = None
+    _first: Offset | None = None
 
     def latestOffset(self) -> Offset:  # type: ignore[override]  # noqa: N802 - Spark's name, as it was in 4.1
         if "table" in self.options:
             _refuse_limits(self.options)
-            return self.newest()
-        return self.end_after(self._planned or self.initialOffset(), self.max_rows)
+            return self.recent()
+        self._first = self._first or self.initialOffset()
+        return self.end_after(self._planned or self._first, self.max_rows)
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         if self._planned is None or end["offset"] > self._planned["offset"]:

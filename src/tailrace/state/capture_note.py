@@ -88,9 +88,12 @@ def read(state: str) -> CaptureNote | None:
 
 
 def silence(state: str) -> str:
-    """That the capture process of the run in this state directory is not heard of; empty if it is."""
+    """That the capture process of the run in this state directory is not heard of; empty if it is.
+
+    What was said in the future, by a clock that is wrong, may be long ago.
+    """
     at = Storage(state).folder(LOG).touched_at(WRITER_LOCK)
-    return "" if at is None or time.time() - at < SILENT_SECONDS else silent(at)
+    return "" if at is None or abs(time.time() - at) < SILENT_SECONDS else silent(at)
 
 
 def stopped(at: float) -> str:

@@ -2,7 +2,8 @@
 
 Where the store can refuse a write (`Storage.is_conditional`), each one replaces the version that its writer knows, so
 the object is also a fence: who lost the lease can not write it again, however long it slept. What its holder publishes
-there (`publish`) therefore has one author at a time, and `epoch` grows with each.
+there (`publish`) therefore has one author at a time, and `epoch` grows with each: it is the time of the taking, so that
+it grows as well where somebody deleted the object, or all of the state, and the holder of before still lives.
 
 Elsewhere (HDFS, say) the last writer wins: who finds no lease, or one that is dead, writes its own, waits a moment, and
 holds it if that is what it reads back. A holder that lost it, or could not renew it for so long that others may think
@@ -89,7 +90,7 @@ class Lease:
         self._note, self._version = note, version
         self._writing = threading.Lock()
         self._trusted_until = time.monotonic() + SAFE_SECONDS
-        self._taken_by: Note | None = None
+        self._lost = ""  # how, if it is
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._renew_always, name=f"lease {name}", daemon=True)
         self._thread.start()
@@ -117,8 +118,18 @@ class Lease:
         if self._storage.is_conditional:
             self._write(end=end)
 
+    def refuse_careless(self) -> None:
+        """A store that has never heard of conditions, or of one of the two, ignores them: then nothing is fenced."""
+        data, old = msgspec.json.encode(self._note), self._version
+        self._write()
+        for version in (None, old):
+            if self._storage.swap(self._name, data, version) is not None:
+                self.close()
+                raise _careless(self._storage)
+
     def touch(self) -> None:
-        """Its thread does that."""
+        """Its thread does that; raise StateError if it found that the lease is lost. Nothing is asked."""
+        self._refuse_if_lost()
 
     def close(self) -> None:
         """Let go. What belongs to somebody else by now stays."""
@@ -135,10 +146,8 @@ class Lease:
                 self._storage.delete(self._name)
 
     def _refuse_if_lost(self) -> None:
-        if self._taken_by is not None:
-            raise StateError(
-                f"another tailrace process took over the state directory {self._storage.path}: {self._taken_by}"
-            )
+        if self._lost:
+            raise StateError(self._lost)
         if not self._storage.is_conditional and time.monotonic() > self._trusted_until:
             raise StateUnavailable(
                 f"the hold on the state directory {self._storage.path} could not be renewed for {SAFE_SECONDS:g} s"
@@ -147,7 +156,13 @@ class Lease:
     def _look(self) -> None:
         found, _ = read_version(self._storage, self._name)
         if found is not None and found.owner != self._note.owner:
-            self._taken_by = found
+            self._lose_to(found)
+
+    def _lose_to(self, other: Note | None) -> None:
+        path = self._storage.path
+        self._lost = f"another tailrace process took over the state directory {path}: {other}"
+        if other is None:
+            self._lost = f"the lock {self._name} was deleted from the state directory {path} while it was held"
 
     def _renew_always(self) -> None:
         while not self._stopping.wait(RENEW_SECONDS):
@@ -167,22 +182,24 @@ class Lease:
         with self._writing:
             self._refuse_if_lost()
             note = msgspec.structs.replace(self._note, renewed=time.time(), **changes)
-            self._version = self._swapped(note)
-            self._note = note
+            self._note, self._version = self._swapped(note)
 
-    def _swapped(self, note: Note) -> Version:
-        """The answer to an earlier write may have been lost: what stands there may be ours already."""
-        data = msgspec.json.encode(note)
+    def _swapped(self, note: Note) -> tuple[Note, Version]:
+        """What was written. The answer to an earlier write may have been lost: what stands there may be ours already.
+
+        An end that was published so is known to readers, and stays.
+        """
         version: Version | None = self._version
         for _ in range(2):
-            if (written := self._storage.swap(self._name, data, version)) is not None:
-                return written
+            if (written := self._storage.swap(self._name, msgspec.json.encode(note), version)) is not None:
+                return note, written
             found, version = read_version(self._storage, self._name)
             if found == note and version is not None:
-                return version
+                return note, version
             if found is None or found.owner != note.owner:
                 break
-        self._taken_by = found or note
+            note = msgspec.structs.replace(note, end=_later(note.end, found.end))
+        self._lose_to(found)
         self._refuse_if_lost()
         raise AssertionError("unreachable")
 
@@ -193,18 +210,20 @@ def take(storage: Storage, name: str) -> Lease:
     if held is not None and _is_alive(storage, name, held):
         raise _in_use(storage, held)
     now = time.time()
-    epoch, end = (1, None) if held is None else (held.epoch + 1, held.end)
+    epoch, end = (0, None) if held is None else (held.epoch + 1, held.end)
+    epoch = max(epoch, int(now * 1000))
     mine = Note(uuid.uuid4().hex, socket.gethostname(), os.getpid(), _machine(), now, now, epoch, end)
     written = storage.swap(name, msgspec.json.encode(mine), version)
-    if storage.is_conditional and written is not None:
-        _refuse_careless(storage, name, mine)
-        return Lease(storage, name, mine, written)
     if not storage.is_conditional:
         time.sleep(SETTLE_SECONDS)
-    held, written = read_version(storage, name)
-    if held is None or held.owner != mine.owner or written is None:
-        raise _in_use(storage, held or mine)
-    return Lease(storage, name, mine, written)
+    if not storage.is_conditional or written is None:
+        held, written = read_version(storage, name)
+        if held is None or held.owner != mine.owner or written is None:
+            raise _in_use(storage, held or mine)
+    lease = Lease(storage, name, mine, written)
+    if storage.is_conditional:
+        lease.refuse_careless()
+    return lease
 
 
 def read(storage: Storage, name: str) -> Note | None:
@@ -225,15 +244,6 @@ def read_version(storage: Storage, name: str) -> tuple[Note | None, Version | No
         return None, version
 
 
-def _refuse_careless(storage: Storage, name: str, mine: Note) -> None:
-    """A store that has never heard of conditions ignores them: then nothing is fenced."""
-    if storage.swap(name, msgspec.json.encode(mine), None) is not None:
-        raise StateError(
-            f"the store of the state directory {storage.path} overwrites what it was asked to leave alone",
-            hint="it has no conditional writes (If-None-Match): use a newer version of it, or another store",
-        )
-
-
 def _is_alive(storage: Storage, name: str, held: Note) -> bool:
     """A lease that looks dead is watched for two renewals: its holder's clock may be wrong."""
     if held.is_fresh:
@@ -247,6 +257,17 @@ def _is_alive(storage: Storage, name: str, held: Note) -> bool:
         if now is None or now != held:
             return now is not None
     return False
+
+
+def _later(one: int | None, other: int | None) -> int | None:
+    return max((end for end in (one, other) if end is not None), default=None)
+
+
+def _careless(storage: Storage) -> StateError:
+    return StateError(
+        f"the store of the state directory {storage.path} overwrites what it was asked to leave alone",
+        hint="it lacks conditional writes (If-None-Match, If-Match): use a newer version of it, or another store",
+    )
 
 
 def _in_use(storage: Storage, held: Note) -> StateError:

@@ -4,6 +4,11 @@ Through obstore: each call is one request, and a write may have a condition, whi
 
 Guarantee: of several who `swap` the same version of an object, one succeeds, and the others are told so. An object
 appears whole, or not at all.
+
+Why so. A conditional create of the segment itself would not do: its name has offsets that only its writer knows, so two
+writers' names would differ. With a marker a segment readers would list twice as much, and a small object is cheaper to
+ask than a listing. pyarrow needs three to five requests for what is one here (multipart uploads, directory markers);
+boto3 is three packages for one of the three stores, obstore one wheel without dependencies for all of them.
 """
 
 from __future__ import annotations
@@ -47,7 +52,7 @@ class Objects:
 
     def read(self, name: str) -> tuple[bytes, Version]:
         """Raises FileNotFoundError."""
-        import obstore
+        obstore = _library()
 
         with _system_errors():
             found = obstore.get(self._store, self._key(name))
@@ -58,46 +63,46 @@ class Objects:
         return ObjectFile(self._store, self._key(name), first_bytes)
 
     def put(self, name: str, file: IO[bytes], size: int) -> None:
-        import obstore
+        obstore = _library()
 
         with _system_errors():
             obstore.put(self._store, self._key(name), file, use_multipart=size > SINGLE_BYTES)
 
     def swap(self, name: str, data: bytes, version: Version | None) -> Version | None:
         """Put `data` in place of `version`, or where nothing is yet; None if somebody else was first."""
-        import obstore
-        from obstore.exceptions import AlreadyExistsError, PreconditionError
+        obstore = _library()
+        refused = (obstore.exceptions.AlreadyExistsError, obstore.exceptions.PreconditionError)
 
         mode: Any = "create" if version is None else version
         with _system_errors():
             try:
                 return _version(obstore.put(self._store, self._key(name), data, mode=mode, use_multipart=False))
-            except (AlreadyExistsError, PreconditionError):
+            except refused:
                 return None
 
     def delete(self, *names: str) -> None:
-        import obstore
+        obstore = _library()
 
         with _system_errors():
             obstore.delete(self._store, [self._key(name) for name in names])
 
     def files(self) -> dict[str, tuple[int, float]]:
         """The size of each, and the time when it was written, in seconds since 1970."""
-        import obstore
+        obstore = _library()
 
         with _system_errors():
             found = obstore.list_with_delimiter(self._store, self._prefix)["objects"]
         return {each["path"].rpartition("/")[2]: (each["size"], each["last_modified"].timestamp()) for each in found}
 
     def exists(self) -> bool:
-        import obstore
+        obstore = _library()
 
         with _system_errors():
             return any(page for page in obstore.list(self._store, f"{self._prefix}/", chunk_size=1))
 
     def remove(self) -> None:
         """All of them, also those in folders."""
-        import obstore
+        obstore = _library()
 
         with _system_errors():
             for page in obstore.list(self._store, f"{self._prefix}/"):
@@ -138,7 +143,7 @@ class ObjectFile:
         return taken
 
     def _fetch(self, size: int) -> None:
-        import obstore
+        obstore = _library()
 
         with _system_errors():
             found = obstore.get(self._store, self._key, options={"range": (self._at, self._at + size)})
@@ -146,19 +151,28 @@ class ObjectFile:
         self._at += len(self._ahead)
 
 
+def _library() -> Any:
+    """obstore, which only those need who have their state on a store."""
+    try:
+        import obstore
+        import obstore.exceptions
+        import obstore.store
+    except ImportError as error:
+        raise MissingExtra(INSTALL, hint=f"a state directory on an object store needs {error.name}") from error
+    return obstore
+
+
 @lru_cache(maxsize=16)
 def _connect(root: str) -> ObjectStore:
     """A client, with its connections. What the URL does not say of the credentials, the environment does."""
-    try:
-        from obstore.exceptions import BaseError
-        from obstore.store import from_url
-    except ImportError as error:
-        raise MissingExtra(f"a state directory on an object store needs: {INSTALL}") from error
-
+    obstore = _library()
     address, config, client = _settings(root)
     try:
-        return from_url(address, config=config, client_options=client, retry_config=_RETRIES)
-    except (BaseError, ValueError, TypeError) as error:
+        store: ObjectStore = obstore.store.from_url(
+            address, config=config, client_options=client, retry_config=_RETRIES
+        )
+        return store
+    except (obstore.exceptions.BaseError, ValueError, TypeError) as error:
         reason = str(error).partition("\n")[0]
         raise ConfigError(f"{address} can not be a state directory: {reason}") from error
 
@@ -191,10 +205,9 @@ def _version(told: Any) -> Version:
 @contextmanager
 def _system_errors() -> Iterator[None]:
     """The store's errors as the operating system's, of which the first words are enough."""
-    from obstore.exceptions import BaseError
-
+    errors = _library().exceptions
     try:
         yield
-    except BaseError as error:
+    except errors.BaseError as error:
         words = str(error).partition("\n")[0].partition(" - Server returned")[0]
         raise OSError(words) from error

@@ -51,10 +51,14 @@ class News:
         self.path = Path(path)
 
     def write(self, end: int) -> None:
+        """Old news would be worse than none: who finds none asks the store."""
         beside = self.path.with_suffix(".new")
-        with suppress(OSError):  # who finds no news asks the store
+        try:
             beside.write_text(str(end))
             beside.replace(self.path)
+        except OSError:
+            with suppress(OSError):
+                self.path.unlink()
 
     def read(self) -> int | None:
         try:

@@ -23,7 +23,6 @@ from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import SourceIdentity
 from tailrace.sinks.base import ChangeSink, Receipt, RowSink, Sink
 from tailrace.sources.base import Source
-from tailrace.state.storage import Storage
 
 RUN_ROWS = 65_536
 RUN_BYTES = 32 << 20
@@ -47,7 +46,7 @@ class ApplyPlan(msgspec.Struct, frozen=True):
 
     source: Source
     sink: Sink
-    log: Storage
+    log: LogReader
     batch: str
     tables: dict[str, TablePlan]
 
@@ -56,7 +55,8 @@ class PartResult(msgspec.Struct, frozen=True):
     """A task's receipt. `position` and `source` are those of the last transaction end in its slices.
 
     Of a table in `failed` nothing is staged. One that is `strayed` was changed under another name than its own.
-    `leaves` are the parts of tables that changes went through, as far as they are described here.
+    `leaves` are the parts of tables that changes went through, as far as they are described here. `relations` are all
+    that changed, whatever their names: a table may have had that of another for a time.
     """
 
     part: int
@@ -70,6 +70,7 @@ class PartResult(msgspec.Struct, frozen=True):
     strayed: frozenset[str] = frozenset()
     leaves: dict[str, set[int]] = {}
     failed: dict[str, TailraceError] = {}
+    relations: frozenset[int] = frozenset()
 
 
 class Found(msgspec.Struct):
@@ -80,6 +81,7 @@ class Found(msgspec.Struct):
     truncated: set[str] = set()
     strayed: set[str] = set()
     leaves: dict[str, set[int]] = {}
+    relations: set[int] = set()
     position: str = ""  # of the last transaction end
     source: SourceIdentity | None = None  # whom that was read from
 
@@ -117,6 +119,7 @@ def part_result(part: int, slices: list[Slice], staged: Receipt | None, found: F
         truncated=frozenset(found.truncated),
         strayed=frozenset(found.strayed),
         leaves=found.leaves,
+        relations=frozenset(found.relations),
     )
 
 
@@ -183,9 +186,10 @@ def _changes_in(plan: ApplyPlan, piece: Slice, found: Found) -> Iterator[Changes
     """The wanted changes of one slice."""
     name = SegmentName.parse(piece.name)
     assert name is not None
-    header, frames = LogReader(plan.log).read(name)  # it may have been merged with others since it was planned
+    header, frames = plan.log.read(name)  # it may have been merged with others since it was planned
     for table, count in header.tables.items():
         found.seen[table] = found.seen.get(table, 0) + count
+    found.relations.update(relation for each in frames.definitions for relation in (each.relation, each.root))
     if (end := _last_end(frames.transactions, piece.last)) is not None:
         found.position, found.source = plan.source.end_positions(end)[0], header.source
     yield from filter(len, map(functools.partial(_filter, plan), _decoded(plan, frames, piece, found)))

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from tailrace.columns.net import NetChanges, Partial, drained
 from tailrace.errors import about
-from tailrace.log.reader import LogReader, Slice
+from tailrace.log.reader import Slice
 from tailrace.model import shapes
 from tailrace.model.changes import Integers, refuse_extremes
 from tailrace.model.schema import TableSchema
@@ -63,11 +63,11 @@ def emit_part(plan: ApplyPlan, shapings: Sequence[Shaping], slices: list[Slice])
             branch = _branch(shapings, net.schema)
             for piece in completed(net, shapings[branch].read_names, fetch):
                 yield from _emitted(piece, branch, shapings[branch], form)
-        yield wire.packed(End(value=found), form)
+        yield from wire.packed(End(value=found), form)
     except _UnfitVersion as error:
-        yield wire.packed(End(value=Unfit(error.schema)), form)
+        yield from wire.packed(End(value=Unfit(error.schema)), form)
     except Exception as error:
-        yield wire.packed(End(error=ours(error)), form)
+        yield from wire.packed(End(error=ours(error)), form)
 
 
 def _fetch_when_shown(plan: ApplyPlan, slices: list[Slice]) -> Callable[[TableSchema, pa.RecordBatch], pa.RecordBatch]:
@@ -79,8 +79,7 @@ def _fetch_when_shown(plan: ApplyPlan, slices: list[Slice]) -> Callable[[TableSc
 
     def fetch(schema: TableSchema, keys: pa.RecordBatch) -> pa.RecordBatch:
         while not shown[0]:
-            log = LogReader(plan.log)
-            shown[0] = plan.source.is_shown(log.transactions(slices[0].first - 1, slices[-1].last))
+            shown[0] = plan.source.is_shown(plan.log.transactions(slices[0].first - 1, slices[-1].last))
             if not shown[0]:
                 time.sleep(LOOK_SECONDS)
         with about(schema.table):
@@ -103,7 +102,7 @@ def _emitted(net: NetChanges, branch: int, shaping: Shaping, form: pa.Schema) ->
     deletes = net.deletes if is_keyed else net.deletes.slice(0, 0)
     if net.truncate or deletes.num_rows:
         begin = Begin(branch=branch, schema=schema, truncate=net.truncate, deletes=wire.to_bytes(deletes))
-        yield wire.packed(begin, form)
+        yield from wire.packed(begin, form)
     if not is_keyed:
         copies = net.delete_counts
         yield from _rows(net.deletes, branch, shaping, schema, form, role=Role.DELETES, copies=copies)
@@ -139,7 +138,7 @@ def _rows(
             unchanged=unchanged,
             copies=b"" if copies is None else copies[first : first + few.num_rows].tobytes(),
         )
-        yield wire.packed(piece, form, branch, reads)
+        yield from wire.packed(piece, form, branch, reads)
 
 
 def stage_emitted(
@@ -162,7 +161,8 @@ def _nets(shapings: Sequence[Shaping], messages: Iterator[Received], ends: list[
         match message:
             case Begin(schema=source, branch=branch, truncate=truncate, deletes=deletes):
                 schema = shapings[branch].schema(source)
-                yield NetChanges(schema, truncate, wire.from_bytes(deletes), schema.no_rows())
+                keys = wire.from_bytes(deletes) if schema.key else schema.no_rows()
+                yield NetChanges(schema, truncate, keys, schema.no_rows())
             case Piece():
                 yield _net(shapings[message.branch], message, rows)
             case End(error=Exception() as error):
@@ -224,11 +224,11 @@ def emit_chunks(
             for batch in source.read_chunk(item.schema, item.mark.chunk, snapshot):
                 assert isinstance(batch, pa.RecordBatch)
                 yield from _rows(batch, branch, shapings[branch], item.schema, form, role=Role.ROWS)
-            yield wire.packed(End(number=number), form)
+            yield from wire.packed(End(number=number), form)
         except TableRewritten as error:
-            yield wire.packed(End(number=number, error=error), form)
+            yield from wire.packed(End(number=number, error=error), form)
         except Exception as error:
-            yield wire.packed(End(number=number, error=ours(error)), form)
+            yield from wire.packed(End(number=number, error=ours(error)), form)
 
 
 def load_emitted(
@@ -278,10 +278,13 @@ class _Chunk:
 
 
 def emit_rows(shaping: Shaping, schema: TableSchema, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Rows that are here already."""
+    """Rows that are here already. The end says what went wrong."""
     form = wire.wire_schema([shaping])
-    yield from _rows(rows, 0, shaping, schema, form, role=Role.ROWS)
-    yield wire.packed(End(), form)
+    try:
+        yield from _rows(rows, 0, shaping, schema, form, role=Role.ROWS)
+        yield from wire.packed(End(), form)
+    except Exception as error:
+        yield from wire.packed(End(error=ours(error)), form)
 
 
 def take_rows(shaping: Shaping, schema: TableSchema, batches: Iterable[pa.RecordBatch]) -> pa.RecordBatch:

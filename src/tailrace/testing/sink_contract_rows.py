@@ -171,6 +171,14 @@ class RowsContract:
         apply(sink, [net(LOOSE, deletes=[(1, "a"), (2, None), (None, None)], copies=[3, 1, 1])], 20)
         assert same(rows(LOOSE), [(1, "a")] * 2 + [(2, None)] * 2 + [(None, "a")] * 2)
 
+    def test_rows_that_go_and_are_told_of_twice_go_as_often_as_both_say(
+        self, sink: DatabaseSink, rows: ReadRows
+    ) -> None:
+        """What a transform makes of different rows may be equal."""
+        apply(sink, [net(LOOSE, [(1, "a")] * 6 + [(2, None)] * 3)], 10)
+        apply(sink, [net(LOOSE, deletes=[(1, "a"), (2, None), (1, "a"), (2, None)], copies=[3, 1, 2, 1])], 20)
+        assert same(rows(LOOSE), [(1, "a"), (2, None)])
+
     def test_an_update_of_one_of_equal_rows_changes_one(self, sink: DatabaseSink, rows: ReadRows) -> None:
         apply(sink, [net(LOOSE, [(1, "a")] * 3)], 10)
         apply(sink, [net(LOOSE, [(1, "b")], deletes=[(1, "a")], copies=[1])], 20)

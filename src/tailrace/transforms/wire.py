@@ -28,7 +28,10 @@ NOTE, BRANCH = f"{RESERVED}_note", f"{RESERVED}_branch"
 PASSES = "passes"
 PIECE_ROWS = 8192
 PIECE_BYTES = 4 << 20
-"""Rows that travel together: the bytes that ride along are one value in the JVM."""
+"""Rows that travel together, and the most of what rides along with them in one value: the JVM has a small heap."""
+
+_MORE, _LAST = b"+", b"."
+"""How a row's part of a message begins."""
 
 T = TypeVar("T")
 
@@ -101,40 +104,59 @@ def wire_schema(shapings: Sequence[Shaping]) -> pa.Schema:
 
 
 def _struct(shaping: Shaping) -> pa.DataType:
-    return pa.struct([pa.field(field(place), read.type) for place, read in enumerate(shaping.form)])
+    """Where nothing is read there is a field of nothing: Arrow and Spark do not agree about structs without any."""
+    types = [read.type for read in shaping.form] or [pa.bool_()]
+    return pa.struct([pa.field(field(place), type_) for place, type_ in enumerate(types)])
 
 
-def packed(message: Message, wire: pa.Schema, branch: int = -1, reads: pa.RecordBatch | None = None) -> pa.RecordBatch:
-    """A message with the rows of its branch, or alone in a row of its own."""
-    rows = max(message.count, 1)
-    note = pa.array([pickle.dumps(message, 5)], pa.binary())
+def packed(
+    message: Message, wire: pa.Schema, branch: int = -1, reads: pa.RecordBatch | None = None
+) -> Iterator[pa.RecordBatch]:
+    """A message with the rows of its branch, or alone in a row of its own. A long one is told in several rows."""
+    data = memoryview(pickle.dumps(message, 5))
+    while len(data) > PIECE_BYTES:
+        yield _row(wire, _MORE + data[:PIECE_BYTES])
+        data = data[PIECE_BYTES:]
+    if not message.count:
+        yield _row(wire, _LAST + data)
+        return
+    assert reads is not None
+    note = pa.array([_LAST + data], pa.binary())
     columns: list[pa.Array] = [
-        note if rows == 1 else pa.concat_arrays([note, pa.nulls(rows - 1, pa.binary())]),
-        pa.array(np.full(rows, branch if message.count else -1, np.int32)),
+        note if message.count == 1 else pa.concat_arrays([note, pa.nulls(message.count - 1, pa.binary())]),
+        pa.array(np.full(message.count, branch, np.int32)),
     ]
     for place, column in enumerate(list(wire)[2:]):
-        is_own = reads is not None and place == branch and message.count
-        columns.append(_as_struct(reads, column.type) if is_own else pa.nulls(rows, column.type))
-    return pa.RecordBatch.from_arrays(columns, schema=wire)
+        own = _as_struct(reads, column.type, message.count) if place == branch else None
+        columns.append(pa.nulls(message.count, column.type) if own is None else own)
+    yield pa.RecordBatch.from_arrays(columns, schema=wire)
 
 
-def _as_struct(reads: pa.RecordBatch, type_: pa.DataType) -> pa.StructArray:
-    """A table's transform may read no column at all."""
-    if not reads.num_columns:
-        return pa.array([{}] * reads.num_rows, type_)
-    return pa.StructArray.from_arrays(reads.columns, fields=list(type_))
+def _row(wire: pa.Schema, note: bytes) -> pa.RecordBatch:
+    """A row that is nobody's."""
+    structs = [pa.nulls(1, column.type) for column in list(wire)[2:]]
+    return pa.RecordBatch.from_arrays([pa.array([note]), pa.array([-1], pa.int32()), *structs], schema=wire)
+
+
+def _as_struct(reads: pa.RecordBatch, type_: pa.DataType, count: int) -> pa.StructArray:
+    return pa.StructArray.from_arrays(reads.columns or [pa.nulls(count, pa.bool_())], fields=list(type_))
 
 
 def received(batches: Iterable[pa.RecordBatch]) -> Iterator[Received]:
     """The messages as they were packed, each once all of its rows are there."""
     message: Message | None = None
     rows: list[pa.RecordBatch] = []
+    told: list[bytes] = []
     for batch in batches:
         notes = batch.column(NOTE)
         starts = np.flatnonzero(notes.is_valid().to_numpy(zero_copy_only=False)).tolist()
         for first, last in pairwise(sorted({0, *starts, batch.num_rows})):
             if notes[first].is_valid:
-                message, rows = pickle.loads(notes[first].as_buffer()), []
+                note = notes[first].as_py()
+                told.append(note[1:])
+                if note[:1] == _MORE:
+                    continue
+                message, rows, told = pickle.loads(b"".join(told)), [], []
             assert message is not None
             rows += [batch.slice(first, last - first)] if message.count else []
             if sum(piece.num_rows for piece in rows) == message.count:

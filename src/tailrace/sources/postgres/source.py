@@ -77,6 +77,10 @@ class PostgresSource(Source):
     def name(self) -> str:
         return server_of(self.url)
 
+    @property
+    def reads_from(self) -> str:
+        return f"slot {self.slot} with the publications {' and '.join(self.publications)}"
+
     def preflight(self) -> list[Finding]:
         return preflight.check(self.url, self.slot, self.publications[0], self.patterns, self.settings)
 

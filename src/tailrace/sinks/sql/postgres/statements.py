@@ -82,17 +82,16 @@ class PostgresStatements(Statements):
     def delete_copies(self, session: Session, table: str, schema: TableSchema, relation: Relation) -> str:
         """Rows are joined by the text of their columns: records of texts can be hashed, and NULL equals NULL there.
 
-        Staged rows are one of a kind, unless a column is gone in which they differed: then their copies are added up.
+        Staged rows may be equal, and their copies are added up: they differed in a column that is gone, or in what a
+        transform made one of.
         """
         names = [column.name for column in schema.columns]
         mine = ", ".join(f"{self._naming.quote(name)}::text {_EXACTLY}" for name in names)
         staged = ", ".join(f"({relation.values[name]})::text {_EXACTLY}" for name in names)
-        is_distinct = relation.values.keys() == {*names, COPIES}
-        copies = relation.values[COPIES] if is_distinct else f"sum({relation.values[COPIES]})"
-        grouped = "" if is_distinct else " GROUP BY 1"
         ranked = (
             "SELECT t.file, t.place, s.copies, row_number() OVER (PARTITION BY s.content) AS number"
-            f" FROM (SELECT ROW({staged}) AS content, {copies} AS copies FROM {relation.sql}{grouped}) s"
+            f" FROM (SELECT ROW({staged}) AS content, sum({relation.values[COPIES]}) AS copies FROM {relation.sql}"
+            " GROUP BY 1) s"
             f" JOIN (SELECT tableoid AS file, ctid AS place, ROW({mine}) AS content FROM {table}) t"
             " ON t.content = s.content"
         )
