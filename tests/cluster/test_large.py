@@ -57,5 +57,5 @@ def test_both_workers_copy_two_million_rows_and_one_of_them_is_killed(
         cluster.kill_worker(next(iter(cluster.workers)))
         cluster.start_worker()
         assert pipeline.ended(WAIT) == 0, pipeline.output
-    assert len(events.workers_of("snapshots", done=False)) >= 2
+    assert len(events.workers_of("snapshots of large tables", done=False)) >= 2
     content.assert_same(content.postgres_differences(source, sink))
