@@ -180,8 +180,12 @@ def test_rows_are_what_the_expressions_say_through_snapshot_changes_kills_and_tr
 
 
 def _failures(pipeline: RunningPipeline, table: str = "public.divided") -> set[str]:
+    return _sinks_with(pipeline, table, "failed")
+
+
+def _sinks_with(pipeline: RunningPipeline, table: str, state: str) -> set[str]:
     said = pipeline.said("table")
-    return {each["sink"] for each in said if each["table"] == table and each["state"] == "failed"}
+    return {each["sink"] for each in said if each["table"] == table and each["state"] == state}
 
 
 def _has_been_tried_again(pipeline: RunningPipeline, table: str) -> bool:
@@ -199,6 +203,8 @@ def test_a_column_that_comes_is_taken_in_place_and_one_that_an_expression_lacks_
 ) -> None:
     with RunningPipeline(case.file) as pipeline:
         wait_until_same(pipeline, case)
+        live = ("the table to be live", LONGEST_SECONDS)  # one that is not yet is copied again
+        pipeline.wait_for(lambda: _sinks_with(pipeline, "public.orders", "live") == {"replica", "copy"}, *live)
         execute(case.source, "ALTER TABLE orders ADD COLUMN extra integer DEFAULT 7")
         execute(case.source, "UPDATE orders SET extra = 8, note = 'changed' WHERE id = 1")
         wanted = case.expected("SELECT id, extra FROM orders WHERE status <> 'draft' ORDER BY id")
