@@ -14,7 +14,7 @@ from support.pipelines import Replica, RunningPipeline, write_pipeline
 from support.stores import object_store
 from tailrace.testing import content
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.crash, pytest.mark.long, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.crash, pytest.mark.long]
 
 ROWS = 2_000_000
 WAIT = 2400.0

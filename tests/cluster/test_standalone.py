@@ -21,7 +21,7 @@ from tailrace import failpoints
 from tailrace.demo import shop
 from tailrace.testing import content
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.crash, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.crash, pytest.mark.long]
 
 SUBMIT = Path(__file__).parents[2] / "examples" / "submit.py"
 SLOW_COPY = failpoints.environment("chunk-before-load", action="sleep=0.5")
@@ -75,7 +75,7 @@ class Story:
                     continue
 
 
-@pytest.fixture(params=["folder", pytest.param("store", marks=pytest.mark.long)])
+@pytest.fixture(params=["folder", "store"])
 def story(
     request: pytest.FixtureRequest, cluster: StandaloneCluster, databases: tuple[str, str], folder: Path
 ) -> Iterator[Story]:

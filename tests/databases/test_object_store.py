@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import msgspec
@@ -101,10 +101,18 @@ def writing(storage: Storage, seconds: dict[str, float] = QUICK) -> Iterator[Chi
 
 
 def taken_over(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> LogWriter:
-    """Another writer of a log whose own is taken for dead."""
+    """Another writer of a log whose own is taken for dead, though it lives, and may renew its lease meanwhile."""
+    found: list[LogWriter | None] = []
+
+    def is_taken() -> bool:
+        with suppress(StateError):
+            found.append(LogWriter.open(storage))
+        return bool(found)
+
     with monkeypatch.context() as patch:
         patch.setattr(Note, "is_over", True)
-        writer = LogWriter.open(storage)
+        wait_until(is_taken, seconds=30, what="the lock")
+    [writer] = found
     assert writer is not None
     return writer
 

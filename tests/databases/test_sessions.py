@@ -278,4 +278,5 @@ def test_a_whole_run_and_its_verify_pass_by_a_lock_and_a_database_that_is_impati
         assert "yes" in lines["public.items"], found.stdout + found.stderr
         assert "is locked" in found.stdout
         assert pipeline.stop() == 0, pipeline.output
+    make_impatient(postgres_url, 0)  # with us, who compare
     content.assert_same(content.sqlite_differences(postgres_url, tmp_path / "replica.db", tables=["public.items"]))

@@ -114,9 +114,14 @@ class StandaloneCluster:
 
     @property
     def conf(self) -> dict[str, Any]:
-        """What a pipeline on this cluster is given. Executors take half of a worker's memory."""
+        """What a pipeline on this cluster is given. Executors take half of a worker's memory; all are there at first."""
+        whole = {
+            "spark.cores.max": len(self.workers),
+            "spark.scheduler.minRegisteredResourcesRatio": 1.0,
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": "600s",
+        }
         address = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        return {**address, "spark.pyspark.python": str(self.python), "spark.executor.memory": "512m"}
+        return {**address, **whole, "spark.pyspark.python": str(self.python), "spark.executor.memory": "512m"}
 
     @property
     def environment(self) -> dict[str, str]:
