@@ -114,7 +114,7 @@ class StandaloneCluster:
 
     @property
     def conf(self) -> dict[str, Any]:
-        """What a pipeline on this cluster is given. Executors take half of a worker's memory; all are there at first."""
+        """What a pipeline on this cluster is given: half of a worker's memory, and all workers from the beginning."""
         whole = {
             "spark.cores.max": len(self.workers),
             "spark.scheduler.minRegisteredResourcesRatio": 1.0,
