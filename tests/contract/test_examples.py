@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tailrace import config, registry
@@ -165,7 +166,11 @@ class TestToySink(ChangeSinkContract):
 
 @pytest.fixture(scope="module")
 def spark(installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One for all: runs leave a session alone that was there before them."""
+    """One for all: runs leave a session alone that was there before them. Its JVM has to know our path."""
+    if (left := SparkContext._gateway) is not None:  # by another file of tests
+        SparkContext._gateway = SparkContext._jvm = None
+        left.shutdown()
+        left.proc.stdin.close()
     source, sinks = config.Source("outbox:///none", ("*.*",)), {"none": config.Sink("null:")}
     session = open_session(config.Pipeline("toys", source, sinks, state=str(tmp_path_factory.mktemp("spark"))))
     yield session

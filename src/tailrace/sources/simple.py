@@ -61,6 +61,12 @@ class SimpleSource(Source):
         The last one that there is ends at `current_position`.
         """
 
+    # --- what it reads
+
+    @property
+    def reads_from(self) -> str:
+        return f"the tables {' and '.join(self.settings.tables)}"
+
     # --- positions
 
     def reached(self, position: str, target: str) -> bool:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tailrace.errors import StateError
 from tailrace.state.layout import SPARK
-from tailrace.state.storage import Storage
+from tailrace.state.storage import Storage, private
 
 END = "end"
 
@@ -54,7 +54,8 @@ class News:
         """Old news would be worse than none: who finds none asks the store."""
         beside = self.path.with_suffix(".new")
         try:
-            beside.write_text(str(end))
+            with open(beside, "w", opener=private) as file:
+                file.write(str(end))
             beside.replace(self.path)
         except OSError:
             with suppress(OSError):

@@ -24,11 +24,15 @@ class Places:
         """Where a table's rows go; with `is_beside`, those of a copy that is to take its place."""
         if not self.has(schema):
             raise SinkRejected(
-                f"{schema.table} would be {self._target(schema)} in the sink, where tailrace keeps its own tables",
+                f"{schema.table} would be {self.name(schema)} in the sink, where tailrace keeps its own tables",
                 hint="exclude the table, or give its schema another name under sinks.<name>.schemas",
                 table=schema.table,
             )
         return self.copy_of(schema.table) if is_beside else self._target(schema)
+
+    def name(self, schema: TableSchema) -> str:
+        """What the table is called in the sink, or would be if there were a place for it."""
+        return str(self._target(schema))
 
     def has(self, schema: TableSchema) -> bool:
         """Whether there is a place for a table of this name."""

@@ -87,7 +87,7 @@ class SqlSink(DatabaseSink):
 
     def held_as(self, schema: TableSchema) -> str:
         renames = self._settings.columns.get(schema.table, {})
-        return msgspec.json.encode([str(self._places.table(schema)), sorted(renames.items())]).decode()
+        return msgspec.json.encode([self._places.name(schema), sorted(renames.items())]).decode()
 
     def forget(self) -> None:
         self._cleanup.forget()

@@ -88,8 +88,8 @@ class SnapshotLoads:
         """Another table that has rows in the sink, or will have, keeps its name to itself."""
         statuses = self._notes.statuses(session)
         others = [each for each in statuses if not _is_gone(each) and self._places.has(each.schema)]
-        places = ((each.table, str(self._places.table(each.schema))) for each in others)
-        mine = str(self._places.table(status.schema))
+        places = ((each.table, self._places.name(each.schema)) for each in others)
+        mine = self._places.name(status.schema)
         refuse_collision(status.table, mine, places, folds=self._dialect.naming.folds_names)
 
     def _prepare_first(self, session: Session, status: TableStatus, *, clear: bool) -> None:
