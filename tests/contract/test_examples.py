@@ -171,6 +171,7 @@ def spark(installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         SparkContext._gateway = SparkContext._jvm = None
         left.shutdown()
         left.proc.stdin.close()
+        left.proc.wait()
     source, sinks = config.Source("outbox:///none", ("*.*",)), {"none": config.Sink("null:")}
     session = open_session(config.Pipeline("toys", source, sinks, state=str(tmp_path_factory.mktemp("spark"))))
     yield session
