@@ -98,7 +98,7 @@ def test_news_that_can_not_be_written_leave_no_old_ones_behind(tmp_path, monkeyp
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(scratch, "private", full)
     news.write(8)
     assert news.read() is None
 
