@@ -25,7 +25,7 @@ from tailrace.pipeline.runner import Runner
 from tailrace.sinks.base import Batch, Snapshots
 from tailrace.sources.postgres import pgoutput
 from tailrace.sources.postgres.describing import described_schema
-from tailrace.spark.datasource import register
+from tailrace.spark.registering import register
 from tailrace.spark.session import open_session
 from tailrace.state.layout import LOG
 from tailrace.state.storage import Storage

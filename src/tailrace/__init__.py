@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         ValueRefused,
     )
     from tailrace.pipeline.api import Pipeline
-    from tailrace.spark.datasource import register
+    from tailrace.spark.registering import register
 
 __version__ = "0.1.0"
 
@@ -51,7 +51,7 @@ __all__ = [
     "register",
 ]
 
-_HOMES = {"Pipeline": "tailrace.pipeline.api", "register": "tailrace.spark.datasource"}
+_HOMES = {"Pipeline": "tailrace.pipeline.api", "register": "tailrace.spark.registering"}
 
 
 def __getattr__(name: str) -> Any:

@@ -9,9 +9,11 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import tailrace
 from tailrace import config
 from tailrace.errors import ConfigError, MissingExtra, SinkError, SourceRefused, SourceUnavailable, StateError
 from tailrace.pipeline import preflight
@@ -233,3 +235,9 @@ def test_the_pyspark_of_this_environment_will_do():
 def test_the_versions_that_are_accepted_are_those_that_are_installed():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert f"pip install '{next(d for d in project['dependencies'] if 'pyspark' in d)}'" == versions.INSTALL
+
+
+def test_a_session_of_an_older_spark_is_told_so_and_not_that_a_module_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tailrace.spark.datasource", None)  # it can not be imported there
+    with pytest.raises(ConfigError, match="pyspark 3.5.7 is not one that tailrace runs on"):
+        tailrace.register(SimpleNamespace(version="3.5.7"))

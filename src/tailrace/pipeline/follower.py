@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-import msgspec
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -34,6 +33,7 @@ from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import Watermark
 from tailrace.pipeline.anchoring import anchored
 from tailrace.pipeline.evolution import Evolution, evolve, failed
+from tailrace.pipeline.outcomes import place_after, stepped, strayed, told, with_watermark
 from tailrace.pipeline.threads import said_by
 from tailrace.pipeline.transforming import as_captured, transforming
 from tailrace.sinks.base import Atomic, Batch, Evolved, Evolves, Sink, SinkState, Snapshots
@@ -170,7 +170,7 @@ class SinkFollower:
     def _anchored(self, status: TableStatus) -> TableStatus:
         is_live = status.state is TableState.LIVE and not self._has_places
         is_follower = status.state in ASIDE or is_live  # its own place is of no use
-        return status if is_follower else _with_watermark(status, self._anchor(status.watermark))
+        return status if is_follower else with_watermark(status, self._anchor(status.watermark))
 
     def _beginning(self, start_position: str) -> Watermark:
         """Where a sink that has nothing begins: where the log does or, if that is gone, at its end.
@@ -277,16 +277,16 @@ class SinkFollower:
             plans = {s.table: TablePlan(s.watermark.offset, s.visibility, s.schema.relation) for s in statuses}
             results = self._stage_range(plans, f"catch-up-{last}", first, last)
         self._range = (first, last)
-        place = _place_after(results, last, statuses[0].watermark)
+        place = place_after(results, last, statuses[0].watermark)
         outcome = evolve(self.source, self.sink, {s.table: s for s in statuses}, results)
-        outcome = _told(_strayed(outcome, statuses, results), results)
+        outcome = told(strayed(outcome, statuses, results), results)
         truncated = {table for result in results for table in result.truncated}
         for status in statuses:
             if status.table not in outcome.held:
                 now = outcome.tables[status.table]
                 reached = max(place, status.watermark, key=lambda mark: mark.offset)
                 is_whole = status.state is not TableState.TORN or status.table in truncated
-                outcome.tables[status.table] = _stepped(now, reached, is_whole=is_whole, finish=finish)
+                outcome.tables[status.table] = stepped(now, reached, is_whole=is_whole, finish=finish)
         mark = self.watermark if finish and self._stored is None else None
         self.applied += self._commit(results, outcome, mark)
         failpoints.reached("catch-up-step-committed")
@@ -427,10 +427,10 @@ class SinkFollower:
             results += self._stage_shaped(live, f"batch-{number}", self.watermark.offset, results[-1].last)
         failpoints.reached("batch-staged")
         self._range = (self.watermark.offset, results[-1].last)
-        mark = _place_after(results, results[-1].last, self.watermark)
+        mark = place_after(results, results[-1].last, self.watermark)
         known = {t: self.tables[t] for t in live}
         outcome = evolve(self.source, self.sink, known, results, self.watermark)
-        outcome = _told(_strayed(outcome, known.values(), results, self.watermark), results)
+        outcome = told(strayed(outcome, known.values(), results, self.watermark), results)
         self._refuse_failures(results)
         if self._has_places:
             self._move_tables(outcome, results, mark)
@@ -446,7 +446,7 @@ class SinkFollower:
     def _move_tables(self, outcome: Evolution, results: list[PartResult], mark: Watermark) -> None:
         """The tables that changed are at the end of the batch."""
         for table in {table for result in results for table in result.schemas} - outcome.held:
-            outcome.tables[table] = _with_watermark(outcome.tables[table], mark)
+            outcome.tables[table] = with_watermark(outcome.tables[table], mark)
 
     def _refuse_failures(self, results: list[PartResult]) -> None:
         """Where a table's trouble is to stop the sink, it does."""
@@ -486,52 +486,3 @@ class SinkFollower:
     def _has_unseen(self) -> bool:
         """Whether a transaction of the batch under way is not yet to be seen at the source."""
         return not self.source.is_shown(self.log.transactions(*self._range))
-
-
-def _place_after(results: list[PartResult], last: int, before: Watermark) -> Watermark:
-    """The place at offset `last`, by the last transaction end in `results`, or that of `before` if they hold none."""
-    ending = next((r for r in reversed(results) if r.position), None)
-    if ending is None:
-        return Watermark(before.log_id, last, before.position, before.source)
-    return Watermark(before.log_id, last, ending.position, ending.source)
-
-
-def _strayed(
-    outcome: Evolution, statuses: Iterable[TableStatus], results: list[PartResult], before: Watermark | None = None
-) -> Evolution:
-    """What `outcome` becomes where tables were changed under another name: such changes are in the table, and not here.
-
-    Whether the table has its name back can not be told from here. It is copied again, if it is still there.
-    """
-    names = frozenset(table for result in results for table in result.strayed) - outcome.held
-    again = {
-        status.table: status.again(before or status.watermark, status.schema, reason="it had another name for a time")
-        for status in statuses
-        if status.table in names
-    }
-    evolved = tuple(change for change in outcome.evolved if change.schema.table not in again)
-    return Evolution(outcome.tables | again, outcome.held | again.keys(), evolved)
-
-
-def _told(outcome: Evolution, results: list[PartResult]) -> Evolution:
-    """What `outcome` becomes where changes went through parts of a table that it was not stored in: see StoredAs."""
-    tables = dict(outcome.tables)
-    for table, leaves in (each for result in results for each in result.leaves.items()):
-        status = tables[table]
-        if table not in outcome.held and status.stored is not None:
-            tables[table] = msgspec.structs.replace(status, stored=status.stored.told_of(leaves))
-    return msgspec.structs.replace(outcome, tables=tables)
-
-
-def _stepped(status: TableStatus, place: Watermark, *, is_whole: bool, finish: bool) -> TableStatus:
-    """A table after a step of its catch-up. One whose copy is torn, and that was not truncated, begins again."""
-    if finish and not is_whole:
-        return status.again(place, status.schema, reason="it was rewritten while it was copied")
-    if is_whole and status.state is TableState.TORN:
-        status = status.move(TableState.CATCH_UP)
-    is_beside = status.is_beside and not finish  # it takes its place in the commit that makes it live
-    return status.move(TableState.LIVE if finish else status.state, watermark=place, is_beside=is_beside)
-
-
-def _with_watermark(status: TableStatus, mark: Watermark) -> TableStatus:
-    return msgspec.structs.replace(status, watermark=mark)

@@ -85,9 +85,14 @@ def _with_transforms(pipeline: config.Pipeline, sink: Sink) -> Sink:
         return sink
     from tailrace.pipeline.transforming import transforming
     from tailrace.spark.expressions import Expressions
+    from tailrace.spark.masters import is_local
     from tailrace.spark.session import open_session
+    from tailrace.spark.shipping import ship
 
-    return transforming(sink, Expressions(open_session(pipeline), pipeline.transforms))
+    spark = open_session(pipeline)
+    if pipeline.spark.ship and not is_local(str(spark.sparkContext.master)):
+        ship(spark.sparkContext)
+    return transforming(sink, Expressions(spark, pipeline.transforms))
 
 
 def _verify_sink(

@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
@@ -35,7 +34,7 @@ from tailrace.model.names import parse_table, table_name
 from tailrace.model.schema import TableSchema
 from tailrace.registry import decoder
 from tailrace.spark.places import ReaderHold
-from tailrace.spark.versions import has_read_limits, is_supported, refusal
+from tailrace.spark.versions import has_read_limits
 from tailrace.state.layout import HOLD, LOG, READERS
 from tailrace.state.readers import Readers
 from tailrace.state.scratch import News
@@ -50,13 +49,6 @@ ANY = 1 << 62
 FIRST_SECONDS, ASK_SECONDS = 0.05, 1.0
 
 SLICES = pa.schema([("part", pa.int32()), ("name", pa.string()), ("first", pa.int64()), ("last", pa.int64())])
-
-
-def register(spark: SparkSession) -> None:
-    """Make `format("tailrace")` known to this session."""
-    if not is_supported(spark.version):
-        raise ConfigError(refusal(spark.version))
-    spark.dataSource.register(TailraceDataSource)
 
 
 class SlicePartition(InputPartition):

@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 
 from tailrace import config
 from tailrace.errors import EngineLost, TailraceError
-from tailrace.spark.datasource import register
 from tailrace.spark.jobs import cancel_jobs, own_jobs
 from tailrace.spark.masters import is_local, refuse_local_sinks
+from tailrace.spark.registering import register
 from tailrace.spark.session import guest_session, open_session
 from tailrace.spark.shipping import ship
 from tailrace.spark.workers import check_workers
