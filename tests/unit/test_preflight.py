@@ -239,5 +239,5 @@ def test_the_versions_that_are_accepted_are_those_that_are_installed():
 
 def test_a_session_of_an_older_spark_is_told_so_and_not_that_a_module_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "tailrace.spark.datasource", None)  # it can not be imported there
-    with pytest.raises(ConfigError, match="pyspark 3.5.7 is not one that tailrace runs on"):
+    with pytest.raises(ConfigError, match=r"pyspark 3\.5\.7 is not one that tailrace runs on"):
         tailrace.register(SimpleNamespace(version="3.5.7"))
