@@ -46,7 +46,7 @@ class Story:
             self.source,
             {"replica": self.sink},
             source={"snapshot": {"chunk_bytes": 65_536}},
-            transforms={"public.orders": {"columns": {"note": "concat(note, '')"}}},  # which Catalyst sees, and no other
+            transforms={"public.orders": {"columns": {"note": "concat(note, '')"}}},  # Catalyst sees them
             state=state,
             spark={"master": cluster.master, "conf": conf | {"spark.log.level": "INFO"}},
         )
