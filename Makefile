@@ -23,7 +23,8 @@ demo: setup ## see it work: PostgreSQL into SQLite, killed in the middle, compar
 test: setup ## check, then all other tests but the longest
 	@$(MAKE) --no-print-directory check
 	-@$(MAKE) --no-print-directory .venv-spark-4.1/.setup-done # without it a test is skipped, or fails in CI
-	@$(WITH_JAVA) $(QUICK_JVM) $(BIN)/pytest --ignore=tests/unit -m "not long" --numprocesses=3 --dist=loadfile
+	@$(WITH_JAVA) $(QUICK_JVM) $(BIN)/pytest --ignore=tests/unit -m "not long" --durations=12 \
+	  --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 
 test-spark: $(SPARK)/.setup-done java ## the tests of Spark and the demo's story with another VERSION of it, such as 4.2: ten minutes
 	@$(WITH_JAVA) $(QUICK_JVM) $(SPARK)/bin/pytest tests/spark tests/databases/test_readers.py \
@@ -37,7 +38,7 @@ check: $(SETUP) ## format, lint, types, layers and unit tests: under two minutes
 	$(BIN)/pytest tests/unit
 
 kills: setup ## the longest of the tests: kills in every phase, frozen servers, full disks: ten minutes
-	@$(WITH_JAVA) $(QUICK_JVM) $(BIN)/pytest -m long --ignore=tests/cluster --numprocesses=3 --dist=loadfile
+	@$(WITH_JAVA) $(QUICK_JVM) $(BIN)/pytest -m long --ignore=tests/cluster --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 
 cluster: setup ## a Spark cluster of this machine: kills, state in an object store, two million rows: some minutes
 	@$(WITH_JAVA) $(QUICK_JVM) $(BIN)/pytest tests/cluster
@@ -46,7 +47,7 @@ chaos: setup ## millions of rows into every sink, a bank with an observer, and k
 	@$(WITH_JAVA) TAILRACE_CHAOS_SCALE=1 $(BIN)/pytest -s tests/crash/test_chaos.py tests/crash/test_chaos_bank.py
 
 contract: setup ## the suites of all sinks, each way in every server: a quarter of an hour
-	@TAILRACE_CONTRACT=1 $(BIN)/pytest --numprocesses=2 --dist=loadfile tests/contract
+	@TAILRACE_CONTRACT=1 $(BIN)/pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder tests/contract
 
 large: setup ## the memory of every process with 600 rows of 1 MB, a value of 200 MB, 2,000,000 rows at once: some minutes
 	@$(WITH_JAVA) TAILRACE_LARGE=1 $(BIN)/pytest -s tests/databases/test_large_values.py \

@@ -15,11 +15,22 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(Path(__file__).pare
 settings.register_profile("tailrace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tailrace")
 
-LONGEST_FIRST = ("cluster", "crash", "seams", "databases", "spark", "contract", "property", "unit")
-"""Rooms whose files take longest come first, so that no worker is left alone with one of them at the end."""
+LONGEST_FIRST = ("cluster", "crash", "seams", "databases", "spark", "property", "unit")
+"""Rooms whose tests need the processor: those whose files take longest come first."""
+WAITING = "contract"
+"""A room whose tests wait for servers half of the time: a worker that has one leaves the processor to two others."""
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """For workers that take a file each (`--dist=loadfile --no-loadscope-reorder`)."""
     rooms = {room: place for place, room in enumerate(LONGEST_FIRST)}
     here = Path(__file__).parent
-    items.sort(key=lambda item: rooms.get(item.path.relative_to(here).parts[0], len(rooms)))
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path.relative_to(here), []).append(item)
+    waiting = sorted((file for file in files if file.parts[0] == WAITING), key=lambda file: -len(files[file]))
+    working = sorted(files.keys() - waiting, key=lambda file: (rooms.get(file.parts[0], len(rooms)), file))
+    order = [file for place in range(0, len(working), 2) for file in (*waiting[place // 2 :][:1], *working[place:][:2])]
+    order += waiting[(len(working) + 1) // 2 :]
+    items[:] = [item for file in order for item in files[file]]
