@@ -7,6 +7,8 @@ fail by itself, it skips changes in silence.
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 import time
 from typing import TypeVar
 
@@ -22,6 +24,7 @@ DAMAGED = (
     "restore it from a backup, or seed it: `tailrace checkpoint delete STORE NAME`, then `tailrace checkpoint seed`"
     " with the last position that you are sure of"
 )
+_FOREIGN = re.compile(r"[^\x00-\x7f]")
 T = TypeVar("T")
 
 
@@ -43,7 +46,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def encoded(name: str, checkpoint: Checkpoint, saved: float | None = None) -> bytes:
     saved = time.time() if saved is None else saved
-    body = msgspec.json.encode(checkpoint)
+    body = _ascii(msgspec.json.encode(checkpoint))
     return msgspec.json.encode(Record(FORMAT, name, saved, msgspec.Raw(body), _checksum(name, saved, body)))
 
 
@@ -83,6 +86,11 @@ def _read(name: str, data: bytes | str, kind: type[T]) -> T:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         reason = str(error).partition(" - at `")[0].lower()
         raise CheckpointRefused(f"checkpoint {name} is damaged: {reason}", hint=DAMAGED) from error
+
+
+def _ascii(data: bytes) -> bytes:
+    """The same JSON in characters that every database keeps, whatever its encoding and that of a connection."""
+    return data if data.isascii() else _FOREIGN.sub(lambda found: json.dumps(found[0])[1:-1], data.decode()).encode()
 
 
 def _checksum(name: str, saved: float, body: bytes) -> str:

@@ -138,9 +138,9 @@ class Lease:
         self._refuse_if_lost()
 
     def close(self) -> None:
-        """Let go. What belongs to somebody else by now stays."""
+        """Let go. What belongs to somebody else by now stays, as does what a forked child has of its parent."""
         atexit.unregister(self.close)
-        if self._stopping.is_set():
+        if self._stopping.is_set() or self._note.pid != os.getpid():
             return
         self._stopping.set()
         self._thread.join(RENEW_SECONDS)

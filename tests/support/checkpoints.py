@@ -1,0 +1,49 @@
+"""Checkpoint stores and connections as users open them; what other processes open too, so all of it pickles."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import Any
+from urllib.parse import urlsplit
+
+import psycopg
+import pymysql
+
+from tailrace.checkpoints import SqlStore, open_store
+
+
+def connect(url: str) -> Any:
+    """A connection with the driver's own defaults: none commits by itself."""
+    parts = urlsplit(url)
+    match parts.scheme:
+        case "sqlite":
+            return sqlite3.connect(url.removeprefix("sqlite:///"), timeout=60, check_same_thread=False)
+        case "postgresql":
+            return psycopg.connect(url)
+        case _:
+            host, port = parts.hostname or "", parts.port or 0
+            return pymysql.connect(host=host, port=port, user=parts.username, database=parts.path[1:])
+
+
+def store_over_connection(url: str) -> SqlStore:
+    """The connection lives as long as the store does."""
+    store = open_store(connect(url))
+    assert isinstance(store, SqlStore)
+    return store
+
+
+def make_mine(url: str) -> None:
+    with closing(connect(url)) as connection:
+        connection.cursor().execute("CREATE TABLE mine (id INTEGER)")
+        connection.commit()
+
+
+def end_session(store: SqlStore, url: str) -> None:
+    """What a network does that cuts a connection for good; the process lives."""
+    connection = store._own if store._given is None else store._given
+    with closing(connect(url)) as other:
+        session = store._database.session(connection)
+        statement = f"SELECT pg_terminate_backend({session}, 60000)" if "postgres" in url else f"KILL {session}"
+        other.cursor().execute(statement)
+        other.commit()
