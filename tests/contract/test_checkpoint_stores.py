@@ -89,7 +89,7 @@ class TestInSqlite(InADatabase):
 
     @pytest.fixture
     def forget_holder(self, tmp_path: Path) -> Callable[[CheckpointStore, str], None]:
-        return lambda store, name: os.unlink(tmp_path / f"mine.db-{name}.lock")
+        return lambda store, name: os.unlink(tmp_path / f"mine.db-tailrace_checkpoints-{name}.lock")
 
 
 class TestOverAConnectionToSqlite(TestInSqlite):

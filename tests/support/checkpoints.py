@@ -11,6 +11,7 @@ import psycopg
 import pymysql
 
 from tailrace.checkpoints import SqlStore, open_store
+from tailrace.testing.processes import wait_until
 
 
 def connect(url: str) -> Any:
@@ -42,8 +43,16 @@ def make_mine(url: str) -> None:
 def end_session(store: SqlStore, url: str) -> None:
     """What a network does that cuts a connection for good; the process lives."""
     connection = store._own if store._given is None else store._given
+    session = int(store._database.session(connection))
     with closing(connect(url)) as other:
-        session = store._database.session(connection)
-        statement = f"SELECT pg_terminate_backend({session}, 60000)" if "postgres" in url else f"KILL {session}"
-        other.cursor().execute(statement)
-        other.commit()
+        cursor = other.cursor()
+        if isinstance(other, psycopg.Connection):
+            cursor.execute(f"SELECT pg_terminate_backend({session}, 60000)")
+            return
+        cursor.execute(f"KILL {session}")
+        wait_until(lambda: not _lives(cursor, session), seconds=60, what="the session to end")
+
+
+def _lives(cursor: Any, session: int) -> bool:
+    cursor.execute(f"SELECT id FROM information_schema.processlist WHERE id = {session}")
+    return bool(cursor.fetchall())

@@ -106,8 +106,8 @@ class MySql(Database):
 
 
 def _lock_name(key: str) -> str:
-    """A name has 64 characters at most."""
-    return f"tailrace_{hashlib.sha256(key.encode()).hexdigest()[:40]}"
+    """A name has 64 characters at most, and is the whole server's."""
+    return f"tailrace_checkpoint_{hashlib.sha256(key.encode()).hexdigest()[:40]}"
 
 
 def _server_of(url: str) -> str:

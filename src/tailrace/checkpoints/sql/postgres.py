@@ -28,6 +28,8 @@ _DURABLE = """
 SELECT set_config(name, 'on', false) FROM pg_catalog.pg_settings
 WHERE name = 'synchronous_commit' AND setting = 'off'
 """
+_NUMBER = "hashtextextended('tailrace checkpoint ' || %s, 0)"
+"""Of an advisory lock; others of the database's users have theirs."""
 _PASSING = ("08", "40", "53", "57P", "58", "55P03", "57014", "25006", "25P03", "25P04")
 _OPEN = (pq.TransactionStatus.ACTIVE, pq.TransactionStatus.INTRANS, pq.TransactionStatus.INERROR)
 _REFUSALS = re.compile(
@@ -95,11 +97,11 @@ class Postgres(Database):
         return self.has_transaction(connection) or not connection.autocommit
 
     def take(self, connection: Connection, key: str, name: str) -> Any:
-        [(is_ours,)] = self.execute(connection, "SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", [key])
+        [(is_ours,)] = self.execute(connection, f"SELECT pg_try_advisory_lock({_NUMBER})", [key])
         return True if is_ours else None
 
     def let_go(self, connection: Connection, key: str, lock: Any) -> None:
-        self.execute(connection, "SELECT pg_advisory_unlock(hashtextextended(%s, 0))", [key])
+        self.execute(connection, f"SELECT pg_advisory_unlock({_NUMBER})", [key])
 
     def session(self, connection: Connection) -> str:
         return str(connection.info.backend_pid)

@@ -1,6 +1,6 @@
 """Checkpoints in a SQLite file, the user's own if he likes. Its journal mode stays as it is.
 
-SQLite has no sessions, so a holder's lock is a file beside the database: `FILE-NAME.lock`.
+SQLite has no sessions, so a holder's lock is a file beside the database: `FILE-TABLE-NAME.lock`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,8 @@ class Sqlite(Database):
     def take(self, connection: Connection, key: str, name: str) -> Any:
         """A database in memory has no file, and nobody else."""
         [path] = [path for _, schema, path in self.execute(connection, "PRAGMA database_list") if schema == "main"]
-        return HeldFile.take(f"{path}-{name}.lock", name) if path else True
+        suffix = key.removeprefix("main.").replace("/", "-")
+        return HeldFile.take(f"{path}-{suffix}.lock", name) if path else True
 
     def let_go(self, connection: Connection, key: str, lock: Any) -> None:
         if isinstance(lock, HeldFile):

@@ -211,7 +211,7 @@ class SqlStore(Store[Hold]):
                     raise
 
     def _key(self, name: str) -> str:
-        return f"tailrace checkpoint {self._table}/{name}"
+        return f"{self._table}/{name}"
 
     # --- connections -------------------------------------------------------------------------------------------------
 
