@@ -27,11 +27,12 @@ LEAVES = {"checkpoint-written": 2, "checkpoint-synced": 2, "checkpoint-before-co
 
 
 def dies_at(failpoint: str, opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable, value in failpoints.environment(failpoint, nth=3).items():
-        monkeypatch.setenv(variable, value)
-    with child(partial(save_always, opened, "orders")) as (process, answers):
-        assert [int(answer) for answer in answers] == [1, 2]
-        assert process.wait() == -signal.SIGKILL
+    with monkeypatch.context() as patch:
+        for variable, value in failpoints.environment(failpoint, nth=3).items():
+            patch.setenv(variable, value)
+        with child(partial(save_always, opened, "orders")) as (process, answers):
+            assert [int(answer) for answer in answers] == [1, 2]
+            assert process.wait() == -signal.SIGKILL
 
 
 def goes_on(opened: Opened, left: int) -> None:

@@ -14,8 +14,7 @@ import msgspec
 from tailrace import failpoints
 from tailrace.checkpoints.holders import Holder, replaced, taken, this_process
 from tailrace.checkpoints.record import decoded, encoded
-from tailrace.checkpoints.store import Store
-from tailrace.checkpoints.succession import check_succession
+from tailrace.checkpoints.store import Check, Store
 from tailrace.errors import StateError, StateUnavailable
 from tailrace.model.checkpoint import Checkpoint
 from tailrace.model.stored import from_json
@@ -100,8 +99,8 @@ class ObjectStore(Store[Hold]):
         kept = _kept(data)
         return data if kept is None else kept.content
 
-    def _write(self, name: str, hold: Hold, checkpoint: Checkpoint) -> None:
-        check_succession(name, None if hold.record is None else decoded(name, hold.record), checkpoint)
+    def _write(self, name: str, hold: Hold, checkpoint: Checkpoint, check: Check) -> None:
+        check(None if hold.record is None else decoded(name, hold.record))
         self._replace(name, hold, encoded(name, checkpoint))
         failpoints.reached("checkpoint-saved")
 

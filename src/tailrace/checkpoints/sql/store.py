@@ -22,7 +22,7 @@ from tailrace import failpoints
 from tailrace.checkpoints.holders import Holder, replaced, taken, this_process, told
 from tailrace.checkpoints.record import decoded, encoded
 from tailrace.checkpoints.sql.database import Connection, Database
-from tailrace.checkpoints.store import Store
+from tailrace.checkpoints.store import Check, Store
 from tailrace.checkpoints.succession import check_succession
 from tailrace.errors import ConfigError, Misuse, StateError, StateUnavailable
 from tailrace.model.checkpoint import Checkpoint
@@ -65,7 +65,9 @@ class SqlStore(Store[Hold]):
                         f"the connection has no transaction open, and would commit checkpoint {name} alone",
                         hint="begin a transaction, write your rows in it, acknowledge, commit",
                     )
-                self._replace(connection, name, hold, checkpoint)
+                self._replace(
+                    connection, name, hold, checkpoint, lambda present: check_succession(name, present, checkpoint)
+                )
 
     def close(self) -> None:
         super().close()
@@ -135,18 +137,18 @@ class SqlStore(Store[Hold]):
     def _names(self) -> Iterable[str]:
         return [name for (name,) in self._select("name", "record IS NOT NULL", [])]
 
-    def _write(self, name: str, hold: Hold, checkpoint: Checkpoint) -> None:
+    def _write(self, name: str, hold: Hold, checkpoint: Checkpoint, check: Check) -> None:
         def work(connection: Connection) -> None:
             with self._database.transaction(connection):
-                self._replace(connection, name, hold, checkpoint)
+                self._replace(connection, name, hold, checkpoint, check)
                 failpoints.reached("checkpoint-before-commit")
             failpoints.reached("checkpoint-saved")
 
         self._run(work)
 
-    def _replace(self, connection: Connection, name: str, hold: Hold, checkpoint: Checkpoint) -> None:
+    def _replace(self, connection: Connection, name: str, hold: Hold, checkpoint: Checkpoint, check: Check) -> None:
         record = self._ours(connection, name, hold)
-        check_succession(name, None if record is None else decoded(name, record), checkpoint)
+        check(None if record is None else decoded(name, record))
         statement = f"UPDATE {self._table} SET record = %s, saved_at = {self._database.now} WHERE name = %s"
         self._database.execute(connection, statement, [encoded(name, checkpoint).decode(), name])
 
