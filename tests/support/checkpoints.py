@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sqlite3
 from contextlib import closing
 from typing import Any
@@ -10,7 +12,8 @@ from urllib.parse import urlsplit
 import psycopg
 import pymysql
 
-from tailrace.checkpoints import SqlStore, open_store
+from tailrace.checkpoints import FileStore, SqlStore, open_store
+from tailrace.errors import Misuse
 from tailrace.testing.processes import wait_until
 
 
@@ -56,3 +59,16 @@ def end_session(store: SqlStore, url: str) -> None:
 def _lives(cursor: Any, session: int) -> bool:
     cursor.execute(f"SELECT id FROM information_schema.processlist WHERE id = {session}")
     return bool(cursor.fetchall())
+
+
+def claim_and_fork(folder: str) -> None:
+    """What a parent does: its child says what the store answers it, and then outlives its parent."""
+    store = FileStore(folder)
+    store.claim("orders")
+    if os.fork():
+        signal.pause()
+    try:
+        store.load("orders")
+    except Misuse as error:
+        print(os.getpid(), error, flush=True)
+    signal.pause()
