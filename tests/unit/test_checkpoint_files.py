@@ -84,7 +84,7 @@ def test_no_byte_of_it_can_be_another_unnoticed(store, file):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"checksum": None}, {"format": None}, {"saved": 1.0}, {"checksum": ""}, {"more": 1}]
+    "changes", [{"checksum": None}, {"format": None}, {"saved_us": 1}, {"checksum": ""}, {"more": 1}]
 )
 def test_one_that_was_edited_is_refused(store, file, changes):
     written(file, **changes)

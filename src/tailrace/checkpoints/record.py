@@ -35,17 +35,17 @@ class Version(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`saved` in seconds since 1970. The checksum is of all else, the checkpoint's bytes as they stand here."""
+    """`saved_us` in microseconds since 1970. The checksum is of all else, the checkpoint's bytes as they stand here."""
 
     format: int
     name: str
-    saved: float
+    saved_us: int
     checkpoint: msgspec.Raw
     checksum: str
 
 
-def encoded(name: str, checkpoint: Checkpoint, saved: float | None = None) -> bytes:
-    saved = time.time() if saved is None else saved
+def encoded(name: str, checkpoint: Checkpoint) -> bytes:
+    saved = time.time_ns() // 1000
     body = _ascii(msgspec.json.encode(checkpoint))
     return msgspec.json.encode(Record(FORMAT, name, saved, msgspec.Raw(body), _checksum(name, saved, body)))
 
@@ -59,7 +59,7 @@ def decoded(name: str, data: bytes | str) -> Checkpoint:
 
 def age_of(name: str, data: bytes | str) -> float:
     """Seconds since it was saved, by the clocks of those who wrote it and who ask. Never negative."""
-    return max(time.time() - _opened(name, data).saved, 0.0)
+    return max(time.time() - _opened(name, data).saved_us / 1e6, 0.0)
 
 
 def _opened(name: str, data: bytes | str) -> Record:
@@ -71,7 +71,7 @@ def _opened(name: str, data: bytes | str) -> Record:
             hint="use the version of tailrace that wrote it, or a later one",
         )
     record = _read(name, data, Record)
-    if record.checksum != _checksum(record.name, record.saved, bytes(record.checkpoint)):
+    if record.checksum != _checksum(record.name, record.saved_us, bytes(record.checkpoint)):
         raise CheckpointRefused(f"checkpoint {name} is damaged: it does not match its checksum", hint=DAMAGED)
     if record.name != name:
         raise CheckpointRefused(
@@ -93,6 +93,6 @@ def _ascii(data: bytes) -> bytes:
     return data if data.isascii() else _FOREIGN.sub(lambda found: json.dumps(found[0])[1:-1], data.decode()).encode()
 
 
-def _checksum(name: str, saved: float, body: bytes) -> str:
-    head = msgspec.json.encode((FORMAT, name, saved))
+def _checksum(name: str, saved_us: int, body: bytes) -> str:
+    head = msgspec.json.encode((FORMAT, name, saved_us))
     return hashlib.sha256(head + body).hexdigest()
