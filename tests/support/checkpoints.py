@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import sys
 from contextlib import closing
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,7 +14,9 @@ import psycopg
 import pymysql
 
 from tailrace.checkpoints import FileStore, SqlStore, open_store
-from tailrace.errors import Misuse
+from tailrace.errors import CheckpointTaken, Misuse
+from tailrace.state import lease
+from tailrace.testing.checkpoint_contract import at
 from tailrace.testing.processes import wait_until
 
 
@@ -72,3 +75,29 @@ def claim_and_fork(folder: str) -> None:
     except Misuse as error:
         print(os.getpid(), error, flush=True)
     signal.pause()
+
+
+def save_when_told(url: str, seconds: dict[str, float]) -> None:
+    """A holder in an object store, whose lease has these times: it saves a checkpoint for each number that it hears."""
+    vars(lease).update(seconds)
+    store = open_store(url)
+    store.claim("orders")
+    print("ready", flush=True)
+    for line in sys.stdin:
+        try:
+            store.save("orders", at(int(line)))
+            print("saved", flush=True)
+        except CheckpointTaken as error:
+            print(error, flush=True)
+
+
+def fork_and_end(url: str) -> None:
+    """A parent whose forked child comes to its ordinary end, with all that it has registered for that."""
+    store = open_store(url)
+    store.claim("orders")
+    pid = os.fork()
+    if not pid:
+        sys.exit(0)
+    os.waitpid(pid, 0)
+    note = lease.read(store._storage, "orders.lock")
+    print("released" if note is None or note.is_released else "held", flush=True)

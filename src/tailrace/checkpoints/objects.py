@@ -15,10 +15,9 @@ from tailrace import failpoints
 from tailrace.checkpoints.holders import Holder, replaced, taken, this_process
 from tailrace.checkpoints.record import decoded, encoded
 from tailrace.checkpoints.store import Check, Store
-from tailrace.errors import StateError, StateUnavailable
 from tailrace.model.checkpoint import Checkpoint
 from tailrace.model.stored import from_json
-from tailrace.state import lease
+from tailrace.state.lease import InUse
 from tailrace.state.objects import Version
 from tailrace.state.storage import Lock, Storage
 
@@ -69,13 +68,8 @@ class ObjectStore(Store[Hold]):
     def _leased(self, name: str) -> Lock:
         try:
             lock = self._storage.lock(f"{name}.lock")
-        except StateUnavailable:
-            raise
-        except StateError as error:
-            held = lease.read(self._storage, f"{name}.lock")
-            if held is None or not held.is_fresh:
-                raise
-            raise taken(name, held, error.hint) from error
+        except InUse as error:
+            raise taken(name, error.held, error.hint) from error
         assert lock is not None
         return lock
 
