@@ -270,6 +270,17 @@ def test_a_sqlite_file_in_no_folder_is_refused(tmp_path):
     assert caught.value.hint == f"mkdir -p {tmp_path}/none"
 
 
+def test_a_sqlite_file_that_was_removed_or_replaced_is_not_written_to(tmp_path):
+    with open_store(f"sqlite:///{tmp_path}/mine.db") as store:
+        store.claim("orders")
+        store.save("orders", at(7))
+        (tmp_path / "mine.db").rename(tmp_path / "moved.db")
+        for _ in range(2):
+            with pytest.raises(StateError, match=r"mine\.db of the checkpoints was replaced while it was open"):
+                store.save("orders", at(8))
+            (tmp_path / "mine.db").touch()
+
+
 def test_a_password_never_shows():
     for url in ("postgresql://me:secret@127.0.0.1:1/x", "mysql://me:secret@127.0.0.1:1/x"):
         with open_store(url) as store:

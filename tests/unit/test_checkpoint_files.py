@@ -123,6 +123,12 @@ def test_nothing_but_the_checkpoint_is_left_behind(store):
     assert os.listdir(store.folder) == ["orders.json"]
 
 
+def test_files_of_others_are_no_checkpoints(store):
+    for name in (".json", ".hidden.json", "my file.json", "orders.json.part", "orders.txt"):
+        (store.folder / name).write_bytes(b"")
+    assert store.list() == ["orders"]
+
+
 def test_reading_makes_nothing(tmp_path):
     with FileStore(tmp_path / "none") as store:
         assert (store.list(), store.load("orders"), store.age("orders")) == ([], None, None)

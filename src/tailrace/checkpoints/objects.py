@@ -13,6 +13,7 @@ import msgspec
 
 from tailrace import failpoints
 from tailrace.checkpoints.holders import Holder, replaced, taken, this_process
+from tailrace.checkpoints.names import is_name
 from tailrace.checkpoints.record import decoded, encoded
 from tailrace.checkpoints.store import Check, Store
 from tailrace.model.checkpoint import Checkpoint
@@ -104,7 +105,7 @@ class ObjectStore(Store[Hold]):
         return was_there
 
     def _names(self) -> Iterable[str]:
-        names = [file.removesuffix(SUFFIX) for file in self._storage.files(SUFFIX)]
+        names = filter(is_name, (file.removesuffix(SUFFIX) for file in self._storage.files(SUFFIX)))
         return [name for name in names if self._read(name) is not None]
 
     def _replace(self, name: str, hold: Hold, record: bytes | None) -> None:

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from tailrace.checkpoints.holders import taken
-from tailrace.checkpoints.names import check_name
+from tailrace.checkpoints.names import check_name, is_name
 from tailrace.checkpoints.record import age_of, decoded
 from tailrace.checkpoints.succession import check_sound, check_succession
 from tailrace.errors import Misuse
@@ -77,7 +77,7 @@ class Store(ABC, Generic[H]):
 
     def list(self) -> list[str]:
         with self._turn():
-            return sorted(self._names())
+            return sorted(filter(is_name, self._names()))
 
     def age(self, name: str) -> float | None:
         with self._turn(name):
@@ -133,4 +133,5 @@ class Store(ABC, Generic[H]):
     def _remove(self, name: str, hold: H) -> bool: ...
 
     @abstractmethod
-    def _names(self) -> Iterable[str]: ...
+    def _names(self) -> Iterable[str]:
+        """Those that have a checkpoint. Where others keep things too, some of theirs may be among them."""

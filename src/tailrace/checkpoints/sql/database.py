@@ -70,6 +70,9 @@ class Database(ABC):
     @abstractmethod
     def let_go(self, connection: Connection, key: str, lock: Any) -> None: ...
 
+    def check(self, lock: Any) -> None:  # noqa: B027 - most have nothing to look at
+        """Before each write of ours: raise if it would go where nobody reads it."""
+
     def session(self, connection: Connection) -> str:
         """What the server calls it."""
         return ""

@@ -24,10 +24,11 @@ _SETTINGS = {
     "tcp_keepalives_interval": "10",
     "tcp_keepalives_count": "3",
 }
-_DURABLE = """
-SELECT set_config(name, 'on', false) FROM pg_catalog.pg_settings
-WHERE name = 'synchronous_commit' AND setting = 'off'
+_SETTLE = """
+SELECT set_config(name, CASE name WHEN 'synchronous_commit' THEN 'on' ELSE '0' END, false) FROM pg_catalog.pg_settings
+WHERE name IN ('idle_session_timeout', 'transaction_timeout') OR name = 'synchronous_commit' AND setting = 'off'
 """
+"""A commit waits for the disk, and nothing ends the session but us."""
 _NUMBER = "hashtextextended('tailrace checkpoint ' || %s, 0)"
 """Of an advisory lock; others of the database's users have theirs."""
 _PASSING = ("08", "40", "53", "57P", "58", "55P03", "57014", "25006", "25P03", "25P04")
@@ -64,7 +65,7 @@ class Postgres(Database):
         options = [str(settings.get("options") or ""), *(f"-c {name}={value}" for name, value in _SETTINGS.items())]
         settings["options"] = " ".join(options).strip()
         connection = psycopg.connect(make_conninfo("", **settings), autocommit=True, prepare_threshold=None)
-        connection.execute(_DURABLE)
+        connection.execute(_SETTLE)
         return connection
 
     def explain(self, error: BaseException, connection: Connection | None) -> Explanation | None:

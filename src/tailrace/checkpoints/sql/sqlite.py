@@ -5,11 +5,12 @@ SQLite has no sessions, so a holder's lock is a file beside the database: `FILE-
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tailrace.checkpoints.holders import HeldFile
 from tailrace.checkpoints.sql.database import Connection, Database, Explanation
@@ -17,6 +18,14 @@ from tailrace.errors import StateError
 
 BUSY_SECONDS = 10.0
 _PASSING = ("locked", "busy", "full", "disk i/o")
+
+
+class Held(NamedTuple):
+    """A lock beside a database, and which file that was."""
+
+    path: str
+    inode: tuple[int, int] | None
+    file: HeldFile
 
 
 class Sqlite(Database):
@@ -48,7 +57,7 @@ class Sqlite(Database):
         return Explanation(words, may_pass=any(word in words.lower() for word in _PASSING))
 
     def found(self, connection: Connection, table: str) -> tuple[str, bool]:
-        rows = self.execute(connection, "SELECT 1 FROM main.sqlite_master WHERE name = %s", [table])
+        rows = self.execute(connection, "SELECT 1 FROM main.sqlite_master WHERE name = %s COLLATE NOCASE", [table])
         return f"main.{table}", bool(rows)
 
     @contextmanager
@@ -78,11 +87,18 @@ class Sqlite(Database):
         """A database in memory has no file, and nobody else."""
         [path] = [path for _, schema, path in self.execute(connection, "PRAGMA database_list") if schema == "main"]
         suffix = key.removeprefix("main.").replace("/", "-")
-        return HeldFile.take(f"{path}-{suffix}.lock", name) if path else True
+        return Held(path, _inode(path), HeldFile.take(f"{path}-{suffix}.lock", name)) if path else True
 
     def let_go(self, connection: Connection, key: str, lock: Any) -> None:
-        if isinstance(lock, HeldFile):
-            lock.close()
+        if isinstance(lock, Held):
+            lock.file.close()
+
+    def check(self, lock: Any) -> None:
+        """Who opened a file goes on writing to it when it is removed, or another takes its place."""
+        if isinstance(lock, Held):
+            lock.file.check()
+            if _inode(lock.path) != lock.inode:
+                raise StateError(f"the file {lock.path} of the checkpoints was replaced while it was open")
 
     def cursor(self, connection: Connection) -> Any:
         cursor = connection.cursor()
@@ -91,3 +107,11 @@ class Sqlite(Database):
 
     def statement(self, statement: str) -> str:
         return statement.replace("%s", "?")
+
+
+def _inode(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino

@@ -147,6 +147,7 @@ class SqlStore(Store[Hold]):
         self._run(work)
 
     def _replace(self, connection: Connection, name: str, hold: Hold, checkpoint: Checkpoint, check: Check) -> None:
+        self._database.check(hold.lock)
         record = self._ours(connection, name, hold)
         check(None if record is None else decoded(name, record))
         statement = f"UPDATE {self._table} SET record = %s, saved_at = {self._database.now} WHERE name = %s"
