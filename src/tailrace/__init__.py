@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tailrace.errors import (
+        CheckpointRefused,
+        CheckpointTaken,
         ConfigError,
         DecodeError,
         EngineLost,
         LogCorrupt,
         MissingExtra,
+        Misuse,
         PositionLost,
         SinkError,
         SinkRejected,
@@ -32,11 +35,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "CheckpointRefused",
+    "CheckpointTaken",
     "ConfigError",
     "DecodeError",
     "EngineLost",
     "LogCorrupt",
     "MissingExtra",
+    "Misuse",
     "Pipeline",
     "PositionLost",
     "SinkError",

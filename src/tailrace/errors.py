@@ -3,6 +3,7 @@
 TailraceError
 ├── ConfigError            correct the configuration
 │   └── MissingExtra       install the extra it names
+├── Misuse                 correct the program that calls us: nothing was done
 ├── SourceError
 │   ├── SourceUnavailable  retried
 │   ├── SourceRefused      the database will not allow it: grant, configure or free what it names
@@ -13,6 +14,8 @@ TailraceError
 ├── StateError             the state directory cannot be written or is in use
 │   ├── StateUnavailable   retried: its disk is full, or its store does not answer
 │   ├── OffsetGone         the log does not hold what a reader asks for: begin at what it keeps
+│   ├── CheckpointRefused  it is damaged, or not the one that belongs there: point elsewhere, or seed it anew
+│   ├── CheckpointTaken    another process writes it now: one of the two has to go
 │   └── LogCorrupt         a segment failed its checksum
 ├── SinkError
 │   ├── SinkUnavailable    retried
@@ -65,6 +68,10 @@ class ConfigError(TailraceError):
 
 class MissingExtra(ConfigError):
     """A connector's Python package is not installed; the message is the command that installs it."""
+
+
+class Misuse(TailraceError):
+    """A call that makes no sense at this moment, or from this thread or process. Nothing was done."""
 
 
 class SourceError(TailraceError):
@@ -121,6 +128,16 @@ class OffsetGone(StateError):
         "begin at what is kept, with a new checkpoint; the option `reader` makes the log wait for a stream, and"
         " `log.keep` keeps history"
     )
+
+
+class CheckpointRefused(StateError):
+    """A checkpoint that can not be trusted, or may not take the place of the one that is there."""
+
+
+class CheckpointTaken(StateError):
+    """Another process has the checkpoint. Nothing of ours may be written any more."""
+
+    hint = "one stream has one consumer: stop the other one, or give this one another name"
 
 
 class LogCorrupt(StateError):
