@@ -146,7 +146,7 @@ def _extreme_timestamp(microseconds: int, zone: str) -> str:
     days, rest = divmod(extremes.microseconds_of(microseconds), _DAY_US)
     seconds, fraction = divmod(rest, 1_000_000)
     date, era = _civil(days)
-    return f"{date} {_clock(seconds, fraction)}{zone}{era}"
+    return f"{date} {clock(seconds, fraction)}{zone}{era}"
 
 
 def _civil(days: int) -> tuple[str, str]:
@@ -154,7 +154,7 @@ def _civil(days: int) -> tuple[str, str]:
     return f"{year if year > 0 else 1 - year:04d}-{month:02d}-{day:02d}", "" if year > 0 else " BC"
 
 
-def _clock(seconds: int, fraction: int) -> str:
+def clock(seconds: int, fraction: int) -> str:
     text = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
     return f"{text}.{fraction:06d}" if fraction else text
 
@@ -162,11 +162,11 @@ def _clock(seconds: int, fraction: int) -> str:
 def timetz(array: pa.StructArray) -> pa.StringArray:
     times = _write_times(array.field("microseconds").to_numpy(), b"", with_date=False)
     zones = array.field("offset_seconds").dictionary_encode()
-    written = pa.array([_zone(seconds) for seconds in zones.dictionary.to_pylist()], pa.string())
+    written = pa.array([zone(seconds) for seconds in zones.dictionary.to_pylist()], pa.string())
     return pc.binary_join_element_wise(times, written.take(zones.indices), "")
 
 
-def _zone(seconds: int) -> str:
+def zone(seconds: int) -> str:
     east = abs(seconds)
     text = f"{'-' if seconds < 0 else '+'}{east // 3600:02d}:{east // 60 % 60:02d}"
     return f"{text}:{east % 60:02d}" if east % 60 else text
@@ -174,10 +174,10 @@ def _zone(seconds: int) -> str:
 
 def interval(array: pa.StructArray) -> pa.StringArray:
     parts = (array.field(name).to_pylist() for name in ("months", "days", "microseconds"))
-    return pa.array([_duration(*row) for row in zip(*parts, strict=True)], pa.string())
+    return pa.array([duration(*row) for row in zip(*parts, strict=True)], pa.string())
 
 
-def _duration(months: int, days: int, microseconds: int) -> str:
+def duration(months: int, days: int, microseconds: int) -> str:
     if (months, days, microseconds) in _INFINITE:
         return "infinity" if months > 0 else "-infinity"
     date = _parts((_trunc(months, 12), "Y"), (months - 12 * _trunc(months, 12), "M"), (days, "D"))

@@ -1,0 +1,75 @@
+"""A table's version as the envelope sees it: its columns' types, their schemas, and how a row is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.json import encode
+
+from tailrace.codecs.debezium import schemas
+from tailrace.codecs.debezium.logical import Logical, Schema, logical_of
+from tailrace.codecs.debezium.settings import DebeziumSettings
+from tailrace.errors import ValueRefused
+from tailrace.model.event import Row
+from tailrace.model.schema import TableSchema
+
+
+class Table:
+    """Made once a version, for its schemas cost more than an event."""
+
+    def __init__(self, schema: TableSchema, source: Schema, settings: DebeziumSettings) -> None:
+        self.schema, self.settings = schema, settings
+        self.prefix = f"{settings.name}.{schema.schema}.{schema.name}"
+        self.columns = {column.name: logical_of(column.type, settings) for column in schema.columns}
+        self.key = {name: self.columns[name] for name in schema.key}
+        self.row_schema = schemas.row_schema(self.prefix, self.columns, schema.key)
+        key_schema = schemas.key_schema(self.prefix, self.key)
+        self.wrap_key = wrapping(key_schema, settings)
+        self.wrap_value = wrapping(schemas.envelope_schema(self.prefix, self.row_schema, source), settings)
+
+    def write_key(self, row: Row | None) -> bytes | None:
+        if row is None or not self.key:
+            return None
+        head, tail = self.wrap_key
+        return head + encode(self._written(row, self.key)) + tail
+
+    def write_row(self, row: Row | None, unchanged: tuple[str, ...] = ()) -> dict[str, Any] | None:
+        """All columns: null where nothing was sent, and the placeholder where it is `unchanged`."""
+        if row is None:
+            return None
+        written = self._written(row, self.columns)
+        for name in unchanged:
+            written[name] = self.placeholder(name)
+        return written
+
+    def placeholder(self, name: str) -> Any:
+        found = self.columns[name].placeholder
+        if found is None:
+            raise ValueRefused(
+                f"column {self.schema.table}.{name} was not sent, for it did not change, and no value says that",
+                hint=f"ALTER TABLE {self.schema.table} REPLICA IDENTITY FULL; a numeric has one with decimals: string",
+                table=self.schema.table,
+            )
+        return found
+
+    def _written(self, row: Row, columns: Mapping[str, Logical]) -> dict[str, Any]:
+        written: dict[str, Any] = {}
+        for name, logical in columns.items():
+            value = row.get(name)
+            try:
+                written[name] = None if value is None else logical.write(value)
+            except ValueRefused as error:
+                raise refused(self.schema, name, error) from error
+        return written
+
+
+def refused(schema: TableSchema, name: str, error: ValueRefused) -> ValueRefused:
+    """The same error with the column that it is of."""
+    type_ = next(column.type.name for column in schema.columns if column.name == name)
+    return ValueRefused(f"column {schema.table}.{name} ({type_}): {error}", hint=error.hint, table=schema.table)
+
+
+def wrapping(schema: Schema, settings: DebeziumSettings) -> tuple[bytes, bytes]:
+    """What stands before and behind a payload."""
+    return (b'{"schema":' + encode(schema) + b',"payload":', b"}") if settings.schemas else (b"", b"")
