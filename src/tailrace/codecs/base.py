@@ -33,10 +33,11 @@ class Record(NamedTuple):
 class Facts:
     """What changes do not tell of themselves.
 
-    `positions` says where each row of `changes.transactions` ends, in the source's own words; `numbers` is the place of
-    each change in its transaction, from 1, and `table_numbers` the same among those of its table.
+    `ids` and `positions` are what the source calls each row of `changes.transactions`, and where it ends; `numbers` is
+    the place of each change in its transaction, from 1, and `table_numbers` the same among those of its table.
     """
 
+    ids: Sequence[str]
     positions: Sequence[str]
     numbers: Integers
     table_numbers: Integers | None = None

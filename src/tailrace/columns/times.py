@@ -85,6 +85,29 @@ def time(array: pa.Array) -> pa.StringArray:
     return _write_times(array.view(pa.int64()).to_numpy(), b"", with_date=False)
 
 
+def iso_utc(array: pa.Array, digits: int, write_one: Callable[[int], str]) -> pa.StringArray:
+    """`2024-02-29T23:59:59.500000Z` with that many digits of a fraction; other years than 1 to 9999 by `write_one`."""
+    values = array.view(pa.int64()).to_numpy()
+    return _with_extremes(values, values // _DAY_US, lambda some: _write_iso(some, digits), write_one)
+
+
+def _write_iso(microseconds: Array, digits: int) -> pa.StringArray:
+    layout = [("date", "V10"), ("t", "u1"), ("time", "V8"), ("point", "u1"), ("milli", "V3"), ("micro", "V3")]
+    rows = np.empty(len(microseconds), [*layout, ("z", "u1")])
+    days = microseconds // _DAY_US
+    microseconds = microseconds - days * _DAY_US
+    seconds = microseconds // 1_000_000
+    milliseconds, micro = np.divmod(microseconds - seconds * 1_000_000, 1000)
+    rows["date"], rows["time"] = _date_characters(days), _seconds_table()[seconds]
+    rows["t"], rows["point"], rows["z"] = ord("T"), ord("."), ord("Z")
+    rows["milli"], rows["micro"] = _thousand_table()[milliseconds], _thousand_table()[micro]
+    characters = _rows(rows)
+    if digits == 6:
+        return fixed_width(characters)
+    end = 20 + digits if digits else 19
+    return fixed_width(np.hstack([characters[:, :end], characters[:, -1:]]))
+
+
 def _rows(characters: Array) -> Array:
     return characters.view(np.uint8).reshape(len(characters), characters.dtype.itemsize)
 

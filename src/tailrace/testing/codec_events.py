@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -27,8 +26,8 @@ def facts_of(changes: Changes, positions: Sequence[str] | None = None) -> Facts:
         [np.count_nonzero(changes.transaction[: row + 1] == each) for row, each in enumerate(changes.transaction)],
         np.int64,
     )
-    count = changes.transactions.num_rows
-    return Facts(positions or [f"0/{(row + 1) * 4096:X}" for row in range(count)], numbers, numbers)
+    ids = [str(xid) for xid in changes.transactions.column("_xid").to_pylist()]
+    return Facts(ids, positions or [f"0/{(row + 1) * 4096:X}" for row in range(len(ids))], numbers, numbers)
 
 
 def events_of(changes: Changes, facts: Facts) -> list[Event]:
@@ -41,7 +40,7 @@ def events_of(changes: Changes, facts: Facts) -> list[Event]:
 
 def _event(changes: Changes, facts: Facts, row: int, before: Row | None, after: dict[str, Any]) -> Event:
     op, schema = Op(int(changes.op[row])), changes.schema
-    told = {name: column[int(changes.transaction[row])].as_py() for name, column in _told(changes).items()}
+    at = changes.transactions.column("_commit_time")[int(changes.transaction[row])].as_py()
     is_row = op is not Op.TRUNCATE
     unchanged: tuple[str, ...] = ()
     if changes.unchanged is not None:
@@ -53,8 +52,8 @@ def _event(changes: Changes, facts: Facts, row: int, before: Row | None, after: 
         before,
         {name: after[name] for name in after if name not in unchanged} if op in (Op.INSERT, Op.UPDATE) else None,
         facts.positions[int(changes.transaction[row])],
-        Transaction(str(told["_xid"]), int(facts.numbers[row]), _in_table(facts, row)),
-        _moment(told["_commit_time"]),
+        Transaction(facts.ids[int(changes.transaction[row])], int(facts.numbers[row]), _in_table(facts, row)),
+        at,
         unchanged,
         schema,
     )
@@ -62,14 +61,6 @@ def _event(changes: Changes, facts: Facts, row: int, before: Row | None, after: 
 
 def _in_table(facts: Facts, row: int) -> int:
     return 0 if facts.table_numbers is None else int(facts.table_numbers[row])
-
-
-def _told(changes: Changes) -> dict[str, pa.Array]:
-    return dict(zip(changes.transactions.schema.names, changes.transactions.columns, strict=True))
-
-
-def _moment(value: Any) -> datetime | None:
-    return value if isinstance(value, datetime) else None
 
 
 def _key(row: Row, schema: TableSchema) -> Row | None:

@@ -32,6 +32,8 @@ DAYS_PER_MONTH = 365.25 / 12.0
 INFINITE_US = {1: 9_223_372_036_825_200_000, -1: -9_223_372_036_832_400_000}
 """What Debezium, and PostgreSQL's JDBC driver before it, have for an infinite timestamp."""
 MAX64 = 2**63 - 1
+NO_NUMBER, USE_STRINGS = "NaN and the infinities have no place in a Connect Decimal", "use decimals: string"
+SHAPED = "an array has several dimensions or does not start at 1, which its schema can not express"
 _PRECISION = re.compile(r"\((\d+)\)")
 _LENGTH = re.compile(r"bit(?: varying)?\((\d+)\)")
 _NUMERIC = re.compile(r"numeric\((\d+),(-?\d+)\)")
@@ -119,7 +121,7 @@ _VARIABLE: Schema = {
     "version": 1,
     "doc": "Variable scaled decimal",
 }
-_SPECIAL = {"NaN": "NAN", "Infinity": "POSITIVE_INFINITY", "-Infinity": "NEGATIVE_INFINITY"}
+SPECIAL = {"NaN": "NAN", "Infinity": "POSITIVE_INFINITY", "-Infinity": "NEGATIVE_INFINITY"}
 
 
 def _decimal(value: Decimal | str) -> Decimal:
@@ -127,13 +129,13 @@ def _decimal(value: Decimal | str) -> Decimal:
 
 
 def _digits(value: Decimal) -> str:
-    return format(value, "f") if value.is_finite() else _SPECIAL[str(value)]
+    return format(value, "f") if value.is_finite() else SPECIAL[str(value)]
 
 
 def _finite(value: Decimal | str) -> Decimal:
     number = _decimal(value)
     if not number.is_finite():
-        raise ValueRefused("NaN and the infinities have no place in a Connect Decimal", hint="use decimals: string")
+        raise ValueRefused(NO_NUMBER, hint=USE_STRINGS)
     return number
 
 
@@ -190,7 +192,7 @@ def _microseconds(value: datetime | str) -> int:
     if sign := canonical.infinite(value):
         return INFINITE_US[sign]
     found = canonical.microseconds_of(value)
-    if found > MAX64:
+    if found >= MAX64:  # the last integer is Arrow's infinity
         raise ValueRefused("a timestamp is past the year 294247, the end of 64 bits of microseconds since 1970")
     return found
 
@@ -324,7 +326,7 @@ def _array(type_: ColumnType, settings: DebeziumSettings) -> Logical:
 
 def _items(value: list[Any] | str, write: Write) -> list[Any]:
     if isinstance(value, str) or any(isinstance(each, list) for each in value):
-        raise ValueRefused("an array has several dimensions or does not start at 1, which its schema can not express")
+        raise ValueRefused(SHAPED)
     return [None if each is None else write(each) for each in value]
 
 

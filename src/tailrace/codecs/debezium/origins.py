@@ -7,66 +7,66 @@ a transaction have the same `lsn`, which grows in the order of commits.
 from __future__ import annotations
 
 import re
-from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from tailrace.codecs import canonical
+from msgspec.json import encode
+
 from tailrace.codecs.debezium.logical import Schema
 from tailrace.codecs.debezium.schemas import SNAPSHOT_FIELD, fields_of, struct
 from tailrace.codecs.debezium.settings import DebeziumSettings
-from tailrace.model.event import Event, EventOp
-from tailrace.model.names import parse_table
 
 _LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
+
+
+class Moment(NamedTuple):
+    """Where and when. `position` and `transaction` are in the source's own words; empty for what is of none."""
+
+    schema: str
+    table: str
+    snapshot: str
+    at_us: int
+    position: str
+    transaction: str = ""
 
 
 class Origin(Protocol):
     schema: Schema
 
-    def block(self, event: Event, now_us: int) -> dict[str, Any]: ...
-    def transaction_id(self, event: Event) -> str | None:
-        """What Debezium calls the event's transaction."""
+    def block(self, moment: Moment) -> str:
+        """As JSON."""
+
+    def transaction_id(self, moment: Moment) -> str:
+        """What Debezium calls the transaction."""
 
 
 def origin_of(settings: DebeziumSettings) -> Origin:
     return PostgresOrigin(settings) if settings.connector in ("postgresql", "postgres") else PlainOrigin(settings)
 
 
-def common(settings: DebeziumSettings, event: Event, now_us: int) -> dict[str, Any]:
-    """What all sources tell. A row that a snapshot read has the time when it is written."""
-    at_us = now_us if event.commit_time is None else microseconds(event.commit_time)
-    return {
-        "version": settings.version,
-        "connector": settings.connector,
-        "name": settings.name,
-        "ts_ms": at_us // 1000,
-        "snapshot": snapshot_of(event),
-        "db": settings.database,
-        "sequence": None,
-        "ts_us": at_us,
-        "ts_ns": at_us * 1000,
-    }
+class Heads:
+    """What the blocks of a connector begin with."""
+
+    def __init__(self, settings: DebeziumSettings) -> None:
+        known = {"version": settings.version, "connector": settings.connector, "name": settings.name}
+        self._head = encode(known).decode()[:-1] + ',"ts_ms":'
+        self._database = encode(settings.database).decode()
+        self._tables: dict[tuple[str, str], str] = {}
+
+    def written(self, moment: Moment, sequence: str) -> str:
+        """Up to the table. A `sequence` is JSON."""
+        at_us, names = moment.at_us, moment[:2]
+        table = self._tables.get(names)
+        if table is None:
+            table = f',"schema":{_text(moment.schema)},"table":{_text(moment.table)}'
+            self._tables[names] = table
+        return (
+            f'{self._head}{at_us // 1000},"snapshot":"{moment.snapshot}","db":{self._database},"sequence":{sequence},'
+            f'"ts_us":{at_us},"ts_ns":{at_us}000{table}'
+        )
 
 
-def microseconds(moment: datetime) -> int:
-    return canonical.microseconds_of(moment)
-
-
-def snapshot_of(event: Event) -> str:
-    """The first generation is the initial copy; later ones were asked for while the stream flowed."""
-    if event.op is not EventOp.READ:
-        return "false"
-    generation, _, place = event.snapshot.rpartition(":")
-    if generation not in ("", "1"):
-        return "incremental"
-    return f"{place}_in_data_collection" if place else "true"
-
-
-def names_of(event: Event) -> tuple[str, str]:
-    """Schema and name of the table; empty for a message."""
-    if event.schema is not None:
-        return event.schema.schema, event.schema.name
-    return parse_table(event.table) or ("", "")
+def _text(value: Any) -> str:
+    return encode(value).decode()
 
 
 _COMMON = {"version": ("string", False), "connector": ("string", False), "name": ("string", False)}
@@ -97,27 +97,18 @@ class PostgresOrigin:
     )
 
     def __init__(self, settings: DebeziumSettings) -> None:
-        self.settings = settings
+        self._heads = Heads(settings)
 
-    def block(self, event: Event, now_us: int) -> dict[str, Any]:
-        schema, table = names_of(event)
-        lsn = lsn_of(event.position)
-        xid = event.transaction.id if event.transaction is not None else ""
-        block = common(self.settings, event, now_us) | {"sequence": sequence_of(lsn, is_read=event.op is EventOp.READ)}
-        own = {
-            "txId": int(xid) if xid.isdigit() else None,
-            "lsn": lsn,
-            "xmin": None,
-            "origin": None,
-            "origin_lsn": None,
-        }
-        return block | {"schema": schema, "table": table} | own
+    def block(self, moment: Moment) -> str:
+        lsn = lsn_of(moment.position)
+        written = "null" if lsn is None else lsn
+        xid = moment.transaction if moment.transaction.isdigit() else "null"
+        head = self._heads.written(moment, _sequence(lsn, moment))
+        return f'{head},"txId":{xid},"lsn":{written},"xmin":null,"origin":null,"origin_lsn":null}}'
 
-    def transaction_id(self, event: Event) -> str | None:
-        if event.transaction is None:
-            return None
-        lsn = lsn_of(event.position)
-        return event.transaction.id if lsn is None else f"{event.transaction.id}:{lsn}"
+    def transaction_id(self, moment: Moment) -> str:
+        lsn = lsn_of(moment.position)
+        return moment.transaction if lsn is None else f"{moment.transaction}:{lsn}"
 
 
 def lsn_of(position: str) -> int | None:
@@ -125,28 +116,27 @@ def lsn_of(position: str) -> int | None:
     return None if match is None else (int(match[1], 16) << 32) | int(match[2], 16)
 
 
-def sequence_of(lsn: int | None, *, is_read: bool) -> str | None:
-    """Debezium's pair: what was last committed, and where this one is. A whole transaction is both."""
+def _sequence(lsn: int | None, moment: Moment) -> str:
+    """Debezium's pair: what was last committed, and where this one is. A transaction that we know whole is both."""
     if lsn is None:
-        return None
-    return f'[null,"{lsn}"]' if is_read else f'["{lsn}","{lsn}"]'
+        return "null"
+    return f'"[\\"{lsn}\\",\\"{lsn}\\"]"' if moment.transaction else f'"[null,\\"{lsn}\\"]"'
 
 
 class PlainOrigin:
     """A source that Debezium has no connector for: its position as it is."""
 
     def __init__(self, settings: DebeziumSettings) -> None:
-        self.settings = settings
+        self._heads = Heads(settings)
         self.schema = struct(
             _fields({"txId": ("string", True), "position": ("string", True)}),
             f"io.debezium.connector.{settings.connector}.Source",
             1,
         )
 
-    def block(self, event: Event, now_us: int) -> dict[str, Any]:
-        schema, table = names_of(event)
-        own = {"schema": schema, "table": table, "txId": self.transaction_id(event), "position": event.position}
-        return common(self.settings, event, now_us) | own
+    def block(self, moment: Moment) -> str:
+        own = f',"txId":{_text(moment.transaction or None)},"position":{_text(moment.position)}}}'
+        return self._heads.written(moment, "null") + own
 
-    def transaction_id(self, event: Event) -> str | None:
-        return None if event.transaction is None else event.transaction.id
+    def transaction_id(self, moment: Moment) -> str:
+        return moment.transaction

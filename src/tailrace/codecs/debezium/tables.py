@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec.json import encode
 
+from tailrace.codecs import fragments
 from tailrace.codecs.debezium import schemas
+from tailrace.codecs.debezium.columnar import fragment_of
 from tailrace.codecs.debezium.logical import Logical, Schema, logical_of
 from tailrace.codecs.debezium.settings import DebeziumSettings
 from tailrace.errors import ValueRefused
+from tailrace.model.changes import Flags
 from tailrace.model.event import Row
 from tailrace.model.schema import TableSchema
 
@@ -23,6 +28,9 @@ class Table:
         self.prefix = f"{settings.name}.{schema.schema}.{schema.name}"
         self.columns = {column.name: logical_of(column.type, settings) for column in schema.columns}
         self.key = {name: self.columns[name] for name in schema.key}
+        self.fragments = {
+            column.name: fragment_of(column.type, self.columns[column.name], settings) for column in schema.columns
+        }
         self.row_schema = schemas.row_schema(self.prefix, self.columns, schema.key)
         key_schema = schemas.key_schema(self.prefix, self.key)
         self.wrap_key = wrapping(key_schema, settings)
@@ -41,6 +49,37 @@ class Table:
         written = self._written(row, self.columns)
         for name in unchanged:
             written[name] = self.placeholder(name)
+        return written
+
+    def write_rows(self, rows: pa.RecordBatch, unchanged: Flags | None) -> pa.StringArray:
+        """`write_row` of all rows."""
+        written = self._fragments(rows, self.columns)
+        if unchanged is not None:
+            for place, (name, texts) in enumerate(written.items()):
+                if unchanged[:, place].any():
+                    stand_in = encode(self.placeholder(name)).decode()
+                    written[name] = pc.if_else(pa.array(unchanged[:, place]), stand_in, texts)
+        return fragments.objects(written, rows.num_rows)
+
+    def write_old_rows(self, rows: pa.RecordBatch) -> pa.StringArray:
+        return self.write_rows(rows, None)
+
+    @property
+    def has_key(self) -> bool:
+        return bool(self.key)
+
+    def write_keys(self, rows: pa.RecordBatch) -> pa.StringArray:
+        """`write_key` of all rows; there has to be a key."""
+        head, tail = (part.decode() for part in self.wrap_key)
+        return fragments.join([head, fragments.objects(self._fragments(rows, self.key), rows.num_rows), tail])
+
+    def _fragments(self, rows: pa.RecordBatch, names: Iterable[str]) -> dict[str, pa.StringArray]:
+        written: dict[str, pa.StringArray] = {}
+        for name in names:
+            try:
+                written[name] = fragments.written(rows.column(name), self.fragments[name])
+            except ValueRefused as error:
+                raise refused(self.schema, name, error) from error
         return written
 
     def placeholder(self, name: str) -> Any:
