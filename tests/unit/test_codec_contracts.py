@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tailrace.codecs.base import Codec
+from tailrace.codecs.cloudevents import CloudEventsCodec
 from tailrace.codecs.debezium.codec import DebeziumCodec
 from tailrace.codecs.debezium.settings import Binary, DebeziumSettings, Decimals, Intervals
 from tailrace.codecs.json_events import JsonCodec
@@ -29,3 +30,9 @@ class TestJson(CodecContract):
     @pytest.fixture
     def codec(self) -> Codec:
         return JsonCodec()
+
+
+class TestCloudEvents(CodecContract):
+    @pytest.fixture(params=["default", "plain", "another source"])
+    def codec(self, request: pytest.FixtureRequest) -> Codec:
+        return CloudEventsCodec(SETTINGS[request.param], lambda: 1_709_251_200_123_456_789)

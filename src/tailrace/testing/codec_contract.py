@@ -101,9 +101,12 @@ class CodecContract:
     @pytest.mark.parametrize("name", SAMPLES)
     def test_values_of_every_type_are_the_same_both_ways(self, codec: Codec, name: str) -> None:
         changes = sample(name)
-        for row in range(len(changes)):
-            self.compare(codec, changes.slice(row, row + 1))
-        self.compare(codec, changes.slice(1, len(changes)))
+        if self._refusal(codec, changes) is None:
+            self.compare(codec, changes)
+        else:  # which of them are
+            for row in range(len(changes)):
+                self.compare(codec, changes.slice(row, row + 1))
+        self.compare(codec, changes.slice(1, len(changes)))  # a slice is read from its own beginning
 
     def test_every_operation_is_the_same_both_ways(self, codec: Codec) -> None:
         ops = [Op.INSERT, Op.UPDATE, Op.UPDATE, Op.DELETE, Op.TRUNCATE, Op.INSERT]

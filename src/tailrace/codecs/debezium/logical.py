@@ -209,9 +209,11 @@ def _zoned(digits: int) -> Logical:
 
 def zoned_text(value: datetime | str, digits: int) -> str:
     """ISO 8601 in UTC with that many digits of a fraction; years are astronomical, those past 9999 have a sign."""
-    if canonical.infinite(value):
-        return str(value)
-    days, rest = divmod(canonical.microseconds_of(value), canonical.DAY_US)
+    return str(value) if canonical.infinite(value) else iso_text(canonical.microseconds_of(value), digits)
+
+
+def iso_text(microseconds: int, digits: int) -> str:
+    days, rest = divmod(microseconds, canonical.DAY_US)
     seconds, fraction = divmod(rest, 1_000_000)
     year, month, day = civil_from_days(days)
     written = f"{year:04d}" if 0 <= year <= 9999 else f"{year:+05d}"

@@ -16,7 +16,7 @@ from tailrace.codecs.debezium.logical import Logical, Schema, logical_of
 from tailrace.codecs.debezium.settings import DebeziumSettings
 from tailrace.errors import ValueRefused
 from tailrace.model.changes import Flags
-from tailrace.model.event import Row
+from tailrace.model.event import Event, Row
 from tailrace.model.schema import TableSchema
 
 
@@ -41,6 +41,12 @@ class Table:
             return None
         head, tail = self.wrap_key
         return head + encode(self._written(row, self.key)) + tail
+
+    def write_states(self, event: Event, letter: str) -> dict[str, dict[str, Any] | None]:
+        """The row before and after, as far as a record of this letter has them."""
+        before = self.write_row(event.before) if letter in "ud" else None
+        after = self.write_row(event.after, event.unchanged) if letter in "cur" else None
+        return {"before": before, "after": after}
 
     def write_row(self, row: Row | None, unchanged: tuple[str, ...] = ()) -> dict[str, Any] | None:
         """All columns: null where nothing was sent, and the placeholder where it is `unchanged`."""
