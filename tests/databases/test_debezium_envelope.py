@@ -6,16 +6,18 @@ Debezium's records are in `tests/support/debezium/recorded`; `record.py` there m
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psycopg
 import pytest
 
 from support.capturing import Captured
 from support.debezium.record import HERE, statements
+from tailrace.codecs.base import Facts
 from tailrace.codecs.debezium.codec import DebeziumCodec
 from tailrace.codecs.debezium.settings import Binary, DebeziumSettings, Decimals, Intervals
 from tailrace.log.reader import LogReader
@@ -72,7 +74,7 @@ def recorded(name: str) -> Records:
             schemas[place] = record.pop(f"{part}_schema", schemas.get(place))
             if record[part] is not None:
                 record[part] = {"schema": schemas[place], "payload": record[part]}
-        if record["value"] is None or record["value"]["payload"]["op"] not in ("r", "m"):
+        if record["value"] is None or record["value"]["payload"].get("op") not in ("r", "m"):
             found[record["topic"]].append(record)
     return found
 
@@ -137,3 +139,50 @@ def test_every_record_is_what_debezium_writes(name: str, changes: list[Changes])
     for topic, records in expected.items():
         theirs = [comparable(record, topic) for record in records]
         assert [comparable(record, topic) for record in found[topic]] == theirs, topic
+
+
+def test_the_order_within_a_transaction_is_debeziums(changes: list[Changes]) -> None:
+    """But for a changed key, whose delete and create are two there and one here."""
+    codec, found = DebeziumCodec(DebeziumSettings("shop", "db", transactions=True)), {}
+    for each, facts in counted(changes):
+        for event in events_of(each, facts):
+            for record in codec.encode(event):
+                if record.value is not None and not record.headers:
+                    told = json.loads(record.value)["payload"]
+                    found[_place(told)] = (
+                        told["transaction"]["total_order"],
+                        told["transaction"]["data_collection_order"],
+                    )
+    expected = {}
+    for topic, records in recorded("transactions").items():
+        for record in records if topic != "shop.transaction" else ():
+            if record["value"] is not None and not record["headers"]:
+                told = record["value"]["payload"]
+                order = told["transaction"]
+                expected[_place(told)] = order["total_order"], order["data_collection_order"]
+    assert len(expected) > 20
+    assert {place: found[place] for place in expected} == expected
+
+
+def _place(told: dict[str, Any]) -> str:
+    """A change by its table, operation and row."""
+    row = told["after"] or told["before"] or {}
+    return json.dumps([told["source"]["table"], told["op"], row.get("id"), row.get("a"), row.get("v"), row.get("note")])
+
+
+def counted(changes: list[Changes]) -> Iterator[tuple[Changes, Facts]]:
+    """With the numbers of each change among all of its transaction, and among those of its table."""
+    places = sorted(
+        (int(offset), each.schema.table, facts_of(each).ids[int(of)])
+        for each in changes
+        for offset, of in zip(each.offset, each.transaction, strict=True)
+    )
+    numbers: dict[tuple[int, str], tuple[int, int]] = {}
+    count: Counter[tuple[str, ...]] = Counter()
+    for offset, table, xid in places:
+        count.update([(xid,), (xid, table)])
+        numbers[offset, table] = count[xid,], count[xid, table]
+    for each in changes:
+        own = np.array([numbers[int(offset), each.schema.table] for offset in each.offset])
+        facts = facts_of(each)
+        yield each, Facts(facts.ids, facts.positions, own[:, 0], own[:, 1])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
+from tailrace.codecs.cloudevents import CloudEventsCodec
 from tailrace.codecs.debezium.codec import DebeziumCodec
 from tailrace.codecs.debezium.settings import DebeziumSettings, Decimals
 from tailrace.codecs.json_events import JsonCodec
@@ -251,3 +253,56 @@ def test_decimals_keep_their_digits() -> None:
     schema = TableSchema("public", "d", (KEYED.columns[0], Column("v", SAMPLES["decimal"].type, 2)), ("id",))
     (line,) = JsonCodec().encode(event(EventOp.INSERT, after={"id": 1, "v": Decimal("12.50")}, schema=schema))
     assert payload(line.value)["after"]["v"] == "12.50"
+
+
+# --- CloudEvents
+
+
+def test_a_cloud_event_has_the_attributes_of_debeziums_converter() -> None:
+    codec = CloudEventsCodec(SHOP, lambda: NOW_NS)
+    (record,) = codec.encode(event(EventOp.INSERT, after={"id": 1, "note": "x"}))
+    assert record.key == b'{"id":1}'
+    assert payload(record.value) == {
+        "id": "name:shop;lsn:23803720;txId:731;number:1;op:c",
+        "source": "/debezium/postgresql/shop",
+        "specversion": "1.0",
+        "type": "io.debezium.connector.postgresql.DataChangeEvent",
+        "time": "2024-02-29T23:59:59.500Z",
+        "datacontenttype": "application/json",
+        "iodebeziumop": "c",
+        "iodebeziumversion": "0.1.0",
+        "iodebeziumconnector": "postgresql",
+        "iodebeziumname": "shop",
+        "iodebeziumtsms": "1709251199500",
+        "iodebeziumsnapshot": "false",
+        "iodebeziumdb": "db",
+        "iodebeziumtsus": "1709251199500000",
+        "iodebeziumtsns": "1709251199500000000",
+        "iodebeziumschema": "public",
+        "iodebeziumtable": "orders",
+        "iodebeziumlsn": "23803720",
+        "iodebeziumtxid": "731:23803720",
+        "iodebeziumtxtotalorder": "1",
+        "iodebeziumtxdatacollectionorder": "1",
+        "data": {"before": None, "after": {"id": 1, "note": "x"}},
+    }
+
+
+def test_cloud_events_of_one_stream_have_ids_of_their_own() -> None:
+    """A changed key is two; rows of a snapshot have their key, or something new where there is none."""
+    codec = CloudEventsCodec(SHOP, lambda: NOW_NS)
+    moved = event(EventOp.UPDATE, before={"id": 1}, after={"id": 2, "note": "x"})
+    reads = [event(EventOp.READ, after={"id": n}, transaction=None, commit_time=None) for n in (1, 2)]
+    keyless = TableSchema("public", "log", KEYED.columns)
+    same = Event(EventOp.READ, "public.log", None, None, {"id": 1}, "0/1", None, None, schema=keyless)
+    records = [record for each in (moved, *reads, same, same) for record in codec.encode(each)]
+    ids = [payload(record.value)["id"] for record in records if record.value is not None]
+    assert len(ids) == len(set(ids)) == 6
+    assert codec.encode(reads[0]) == codec.encode(reads[0])
+
+
+def test_names_of_cloud_event_attributes_are_lower_case() -> None:
+    for each in EVENTS.values():
+        for record in CloudEventsCodec(SHOP, lambda: NOW_NS).encode(each):
+            if record.value is not None:
+                assert all(re.fullmatch("[a-z0-9]+", name) for name in payload(record.value))

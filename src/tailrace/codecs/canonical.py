@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 from msgspec import Raw
 
 from tailrace.columns.calendar import days_from_civil
@@ -27,6 +28,7 @@ _DURATION = re.compile(
     r"P(?:(-?\d+)Y)?(?:(-?\d+)M)?(?:(-?\d+)D)?(?:T(?:(-?\d+)H)?(?:(-?\d+)M)?(?:(-?)(\d+)(?:\.(\d+))?S)?)?"
 )
 _TIME = re.compile(r"(\d\d):(\d\d):(\d\d)(?:\.(\d{6}))?")
+_DOUBLE, _SINGLE = pa.float64(), pa.float32()
 _INFINITE = {"infinity": 1, "-infinity": -1}
 
 
@@ -108,15 +110,17 @@ def _seconds(value: time | datetime) -> int:
     return value.hour * 3600 + value.minute * 60 + value.second
 
 
-def float_json(value: float) -> Any:
+def float_json(value: float, type_: pa.DataType = _DOUBLE) -> Raw | str:
+    """The digits that a column has of it, so that equal keys are equal bytes: with a point, or an exponent."""
     if math.isfinite(value):
-        return value
+        text: str = pa.scalar(value, type_).cast(pa.string()).as_py()
+        return Raw((text if "." in text or "e" in text else f"{text}.0").encode())
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def single_json(value: float) -> Any:
+def single_json(value: float) -> Raw | str:
     """With as few digits as tell it from its neighbours of 32 bits."""
-    return float(str(np.float32(value))) if math.isfinite(value) else float_json(value)
+    return float_json(value, _SINGLE)
 
 
 def _time(value: Any) -> str:

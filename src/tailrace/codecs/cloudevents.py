@@ -18,7 +18,8 @@ from msgspec.json import encode
 from tailrace.codecs.base import Facts
 from tailrace.codecs.debezium import schemas
 from tailrace.codecs.debezium.base import KeyedCodec, moment_of, moments_of
-from tailrace.codecs.debezium.logical import BINARY, iso_text
+from tailrace.codecs.debezium.logical import BINARY
+from tailrace.codecs.debezium.moments import iso_text
 from tailrace.codecs.debezium.origins import Moment, lsn_of
 from tailrace.codecs.debezium.records import OP_LETTERS, RecordPlan
 from tailrace.codecs.debezium.settings import Binary, DebeziumSettings

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from msgspec.json import encode
 
 from tailrace.columns.characters import HEX, Array, data_of, in_rows, offsets_of
-from tailrace.columns.text import nested, quoted
+from tailrace.columns.text import ESCAPES, nested, quoted
 from tailrace.errors import ValueRefused
 from tailrace.model import shapes
 
@@ -47,7 +47,11 @@ def floats(array: pa.Array) -> pa.StringArray:
 
 
 def strings(array: pa.Array) -> pa.StringArray:
-    return quoted(array)
+    return quoted(array, _ESCAPES)
+
+
+_ESCAPES = ESCAPES | {ord("\b"): "\\b", ord("\f"): "\\f"}
+"""As msgspec has them, so that equal keys are equal bytes whichever way they were written."""
 
 
 def literal(text: pa.StringArray) -> pa.StringArray:

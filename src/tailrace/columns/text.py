@@ -27,7 +27,7 @@ one column still sort by time (within the years 1 to 9999).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -159,16 +159,17 @@ def _joined(elements: list[Any]) -> str:
     return "[" + ",".join(_joined(each) if isinstance(each, list) else each for each in elements) + "]"
 
 
-def quoted(text: pa.StringArray) -> pa.StringArray:
+def quoted(text: pa.StringArray, escapes: Mapping[int, str] | None = None) -> pa.StringArray:
     """As JSON strings; characters outside of ASCII stay as they are."""
+    escapes = escapes or ESCAPES
     data = np.frombuffer(text.buffers()[2] or b"", np.uint8)
     present = np.bincount(data, minlength=256)[:128].nonzero()[0].tolist()
-    for code in sorted(set(present) & set(_ESCAPES), key=lambda code: code != ord("\\")):
-        text = pc.replace_substring(text, chr(code), _ESCAPES[code])
+    for code in sorted(set(present) & set(escapes), key=lambda code: code != ord("\\")):
+        text = pc.replace_substring(text, chr(code), escapes[code])
     return pc.binary_join_element_wise('"', text, '"', "")
 
 
-_ESCAPES = {code: f"\\u{code:04x}" for code in range(32)} | {
+ESCAPES = {code: f"\\u{code:04x}" for code in range(32)} | {
     ord("\\"): "\\\\",
     ord('"'): '\\"',
     ord("\n"): "\\n",

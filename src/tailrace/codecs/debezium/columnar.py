@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from msgspec.json import encode
 
 from tailrace.codecs import fragments
-from tailrace.codecs.debezium import logical
+from tailrace.codecs.debezium import logical, moments, numbers
 from tailrace.codecs.debezium.logical import Logical
 from tailrace.codecs.debezium.settings import Binary, DebeziumSettings, Decimals, Intervals
 from tailrace.codecs.fragments import Fragment
@@ -83,27 +83,27 @@ def _time(array: pa.Array, divisor: int) -> pa.StringArray:
 def _timestamp(array: pa.Array, divisor: int) -> pa.StringArray:
     values = array.view(pa.int64()).to_numpy()
     if extremes.has_late(values):
-        raise ValueRefused("a timestamp is past the year 294247, the end of 64 bits of microseconds since 1970")
-    values = np.where(values == _INT64.max, logical.INFINITE_US[1], values)
-    values = np.where(values == _INT64.min, logical.INFINITE_US[-1], values)
+        raise ValueRefused(moments.LATE)
+    values = np.where(values == _INT64.max, moments.INFINITE_US[1], values)
+    values = np.where(values == _INT64.min, moments.INFINITE_US[-1], values)
     return fragments.numbers(pa.array(values // divisor))
 
 
 def _zoned(array: pa.Array, digits: int) -> pa.StringArray:
     def rare(value: int) -> str:
         text: str = to_text(pa.array([value]).view(pa.timestamp("us")), ColumnType(Kind.TIMESTAMP))[0].as_py()
-        return logical.zoned_text(text, digits)
+        return moments.zoned_text(text, digits)
 
     return fragments.literal(times.iso_utc(array, digits, rare))
 
 
 def _durations(array: pa.StructArray) -> pa.StringArray:
-    """`logical.duration`, in the same order of floating point."""
+    """`moments.duration`, in the same order of floating point."""
     months, days, microseconds = (array.field(name).to_numpy().astype(np.int64) for name in array.type.names)
     sign = np.where(microseconds < 0, -1, 1)
     minutes = np.abs(microseconds) // 60_000_000 * sign
     hours = np.abs(minutes) // 60 * sign
-    count = months * logical.DAYS_PER_MONTH + days
+    count = months * moments.DAYS_PER_MONTH + days
     seconds = ((count * 24 + hours) * 60 + (minutes - hours * 60)) * 60 + (microseconds - minutes * 60_000_000) / 1e6
     whole = np.trunc(seconds * 1e6)
     with np.errstate(invalid="ignore"):
@@ -143,7 +143,7 @@ def _number(type_: ColumnType, own: Logical, settings: DebeziumSettings) -> Frag
         return lambda array: fragments.literal(_named_specials(to_text(array, type_)))
     if settings.decimals is Decimals.DOUBLE:
         return partial(_doubles, type_=type_, own=own)
-    limits = logical.number_of(type_)
+    limits = numbers.number_of(type_)
     if type_.kind is Kind.DECIMAL:
         return _decimals
     return partial(_digits, own=own, scale=None if limits is None else limits[1])
@@ -158,7 +158,7 @@ def _doubles(array: pa.Array, type_: ColumnType, own: Logical) -> pa.StringArray
 
 
 def _named_specials(text: pa.StringArray) -> pa.StringArray:
-    for special, name in logical.SPECIAL.items():
+    for special, name in numbers.SPECIAL.items():
         is_special = pc.equal(text, special)
         if pc.any(is_special, min_count=0).as_py():
             text = pc.if_else(is_special, name, text)
@@ -168,7 +168,7 @@ def _named_specials(text: pa.StringArray) -> pa.StringArray:
 def _decimals(array: pa.Decimal128Array) -> pa.StringArray:
     """Their words as they are: what a Connect Decimal has is the number without its point."""
     if extremes.is_nan(array).any():
-        raise ValueRefused(logical.NO_NUMBER, hint=logical.USE_STRINGS)
+        raise ValueRefused(numbers.NO_NUMBER, hint=numbers.USE_STRINGS)
     words = extremes.decimal_words(array)
     return fragments.literal(fragments.base64(_shortest(words[:, 0], words[:, 1])))
 
