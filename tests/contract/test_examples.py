@@ -161,6 +161,64 @@ class TestToySink(ChangeSinkContract):
         return lambda: sorted(str(path) for path in tmp_path.rglob("*"))
 
 
+class TestSmallSink(ChangeSinkContract):
+    @pytest.fixture
+    def make_sink(self, tmp_path: Path) -> Callable[..., ChangeSink]:
+        from small_sink import AuditSink
+
+        def make(name: str = "under_test") -> ChangeSink:
+            source = config.Source("postgresql://h/d", ("*.*",))
+            return AuditSink(
+                config.Pipeline(name, source, {"audit": config.Sink(f"audit://{tmp_path}/audit.db")}), "audit"
+            )
+
+        return make
+
+    @pytest.fixture
+    def told(self, tmp_path: Path) -> Callable[[TableSchema], list[tuple[int, str, tuple[object, ...]]]]:
+        def told(schema: TableSchema) -> list[tuple[int, str, tuple[object, ...]]]:
+            found = [(place, op, json.loads(row)) for place, op, row in audited(tmp_path / "audit.db", schema.table)]
+            return [(place, op, tuple(row.get(name) for name in schema.arrow.names)) for place, op, row in found]
+
+        return told
+
+    @pytest.fixture
+    def inventory(self, tmp_path: Path) -> Callable[[], list[str]]:
+        return lambda: sorted(str(path) for path in tmp_path.rglob("*"))
+
+
+def audited(path: Path, table: str) -> list[tuple[int, str, str]]:
+    if not path.exists():
+        return []
+    with closing(sqlite3.connect(path)) as database:
+        query = "SELECT place, op, row FROM audit WHERE tbl = ? ORDER BY place"
+        return database.execute(query, [table]).fetchall()
+
+
+def test_a_sink_of_ones_own_has_twenty_lines() -> None:
+    text = (EXAMPLES / "small_sink.py").read_text().partition("class AuditSink")[2]
+    assert len([line for line in text.splitlines() if line.strip()]) <= 20
+
+
+def test_a_line_that_is_still_being_written_is_not_read_by_the_small_source(tmp_path: Path) -> None:
+    from small_source import READINGS, LinesSource
+
+    file = tmp_path / "readings.jsonl"
+    file.write_text(f"{reading('insert', 1, 20.5)}\n{reading('insert', 2, 0.5)}")
+    source = LinesSource(config.Pipeline("p", config.Source(f"lines://{file}", ("*.*",)), {}))
+    capture = source.capture("0", 1, {}, None)
+    capture.poll(0)
+    taken = capture.take()
+    assert taken is not None
+    assert taken[1] == source.current_position() == str(file.read_bytes().index(b"\n") + 1)
+    (changes,) = source.decode(taken[0], 1, taken[0].last)
+    assert (changes.schema, changes.after.to_pylist()) == (READINGS, [{"sensor": 1, "value": 20.5}])
+
+
+def reading(op: str, sensor: int, value: float) -> str:
+    return json.dumps({"op": op, "row": {"sensor": sensor, "value": value}})
+
+
 # --- whole lives -----------------------------------------------------------------------------------------------------
 
 
@@ -231,3 +289,17 @@ def test_every_change_of_postgresql_is_in_the_toy_sink_once(
     each = [[("insert", n, "new"), ("update", n, "changed"), ("delete", n, None)] for n in (1, 2)]
     assert told("items") == [change for changes in each for change in changes]
     assert told("orders") == [("insert", n, "new") for n in (1, 2)]
+
+
+@pytest.mark.spark
+def test_every_line_of_the_small_source_is_in_the_small_sink_once(spark: SparkSession, tmp_path: Path) -> None:
+    """The state directory is disposable."""
+    file = tmp_path / "readings.jsonl"
+    file.write_text("")
+    for life in (1, 2):
+        with open(file, "a") as lines:
+            lines.write(reading("insert", life, 0.5) + "\n" + reading("update", life, 1.5) + "\n")
+        run(tmp_path, f"lines://{file}", f"audit://{tmp_path}/audit.db")
+        shutil.rmtree(tmp_path / "state")
+    found = [(op, json.loads(row)["sensor"]) for _, op, row in audited(tmp_path / "audit.db", "main.readings")]
+    assert found == [("insert", 1), ("update", 1), ("insert", 2), ("update", 2)]

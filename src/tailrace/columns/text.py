@@ -27,7 +27,7 @@ one column still sort by time (within the years 1 to 9999).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -124,9 +124,9 @@ def _array(array: pa.Array, element: ColumnType) -> pa.StringArray:
     values = array.flatten()
     text = to_text(values, element)
     if element.kind in (Kind.FLOAT32, Kind.FLOAT64):
-        text = pc.if_else(pc.is_finite(values), text, _quoted(text))
+        text = pc.if_else(pc.is_finite(values), text, quoted(text))
     elif element.kind not in _BARE:
-        text = _quoted(text)
+        text = quoted(text)
     offsets = array.offsets.to_numpy()
     elements = pa.ListArray.from_arrays(pa.array(offsets - offsets[0], pa.int32()), pc.fill_null(text, "null"))
     return pc.binary_join_element_wise("[", pc.binary_join(elements, ","), "]", "")
@@ -137,14 +137,14 @@ def _shaped(array: pa.StructArray, element: ColumnType) -> pa.StringArray:
     flat = _array(shapes.elements_of(array), element).to_pylist()
     return pa.array(
         [
-            text if shape is None else _nested(text, shape)
+            text if shape is None else nested(text, shape)
             for text, shape in zip(flat, shapes.shapes_of(array), strict=True)
         ],
         pa.string(),
     )
 
 
-def _nested(flat: str, shape: str) -> str:
+def nested(flat: str, shape: str) -> str:
     """The elements are cut apart as they stand, so that no digit of theirs changes."""
     bounds = shapes.bounds_of(shape)
     elements = _JSON_ELEMENT.findall(flat[1:-1])
@@ -159,16 +159,17 @@ def _joined(elements: list[Any]) -> str:
     return "[" + ",".join(_joined(each) if isinstance(each, list) else each for each in elements) + "]"
 
 
-def _quoted(text: pa.StringArray) -> pa.StringArray:
+def quoted(text: pa.StringArray, escapes: Mapping[int, str] | None = None) -> pa.StringArray:
     """As JSON strings; characters outside of ASCII stay as they are."""
+    escapes = escapes or ESCAPES
     data = np.frombuffer(text.buffers()[2] or b"", np.uint8)
     present = np.bincount(data, minlength=256)[:128].nonzero()[0].tolist()
-    for code in sorted(set(present) & set(_ESCAPES), key=lambda code: code != ord("\\")):
-        text = pc.replace_substring(text, chr(code), _ESCAPES[code])
+    for code in sorted(set(present) & set(escapes), key=lambda code: code != ord("\\")):
+        text = pc.replace_substring(text, chr(code), escapes[code])
     return pc.binary_join_element_wise('"', text, '"', "")
 
 
-_ESCAPES = {code: f"\\u{code:04x}" for code in range(32)} | {
+ESCAPES = {code: f"\\u{code:04x}" for code in range(32)} | {
     ord("\\"): "\\\\",
     ord('"'): '\\"',
     ord("\n"): "\\n",

@@ -85,6 +85,29 @@ def time(array: pa.Array) -> pa.StringArray:
     return _write_times(array.view(pa.int64()).to_numpy(), b"", with_date=False)
 
 
+def iso_utc(array: pa.Array, digits: int, write_one: Callable[[int], str]) -> pa.StringArray:
+    """`2024-02-29T23:59:59.500000Z` with that many digits of a fraction; other years than 1 to 9999 by `write_one`."""
+    values = array.view(pa.int64()).to_numpy()
+    return _with_extremes(values, values // _DAY_US, lambda some: _write_iso(some, digits), write_one)
+
+
+def _write_iso(microseconds: Array, digits: int) -> pa.StringArray:
+    layout = [("date", "V10"), ("t", "u1"), ("time", "V8"), ("point", "u1"), ("milli", "V3"), ("micro", "V3")]
+    rows = np.empty(len(microseconds), [*layout, ("z", "u1")])
+    days = microseconds // _DAY_US
+    microseconds = microseconds - days * _DAY_US
+    seconds = microseconds // 1_000_000
+    milliseconds, micro = np.divmod(microseconds - seconds * 1_000_000, 1000)
+    rows["date"], rows["time"] = _date_characters(days), _seconds_table()[seconds]
+    rows["t"], rows["point"], rows["z"] = ord("T"), ord("."), ord("Z")
+    rows["milli"], rows["micro"] = _thousand_table()[milliseconds], _thousand_table()[micro]
+    characters = _rows(rows)
+    if digits == 6:
+        return fixed_width(characters)
+    end = 20 + digits if digits else 19
+    return fixed_width(np.hstack([characters[:, :end], characters[:, -1:]]))
+
+
 def _rows(characters: Array) -> Array:
     return characters.view(np.uint8).reshape(len(characters), characters.dtype.itemsize)
 
@@ -146,7 +169,7 @@ def _extreme_timestamp(microseconds: int, zone: str) -> str:
     days, rest = divmod(extremes.microseconds_of(microseconds), _DAY_US)
     seconds, fraction = divmod(rest, 1_000_000)
     date, era = _civil(days)
-    return f"{date} {_clock(seconds, fraction)}{zone}{era}"
+    return f"{date} {clock(seconds, fraction)}{zone}{era}"
 
 
 def _civil(days: int) -> tuple[str, str]:
@@ -154,7 +177,7 @@ def _civil(days: int) -> tuple[str, str]:
     return f"{year if year > 0 else 1 - year:04d}-{month:02d}-{day:02d}", "" if year > 0 else " BC"
 
 
-def _clock(seconds: int, fraction: int) -> str:
+def clock(seconds: int, fraction: int) -> str:
     text = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
     return f"{text}.{fraction:06d}" if fraction else text
 
@@ -162,11 +185,11 @@ def _clock(seconds: int, fraction: int) -> str:
 def timetz(array: pa.StructArray) -> pa.StringArray:
     times = _write_times(array.field("microseconds").to_numpy(), b"", with_date=False)
     zones = array.field("offset_seconds").dictionary_encode()
-    written = pa.array([_zone(seconds) for seconds in zones.dictionary.to_pylist()], pa.string())
+    written = pa.array([zone(seconds) for seconds in zones.dictionary.to_pylist()], pa.string())
     return pc.binary_join_element_wise(times, written.take(zones.indices), "")
 
 
-def _zone(seconds: int) -> str:
+def zone(seconds: int) -> str:
     east = abs(seconds)
     text = f"{'-' if seconds < 0 else '+'}{east // 3600:02d}:{east // 60 % 60:02d}"
     return f"{text}:{east % 60:02d}" if east % 60 else text
@@ -174,10 +197,10 @@ def _zone(seconds: int) -> str:
 
 def interval(array: pa.StructArray) -> pa.StringArray:
     parts = (array.field(name).to_pylist() for name in ("months", "days", "microseconds"))
-    return pa.array([_duration(*row) for row in zip(*parts, strict=True)], pa.string())
+    return pa.array([duration(*row) for row in zip(*parts, strict=True)], pa.string())
 
 
-def _duration(months: int, days: int, microseconds: int) -> str:
+def duration(months: int, days: int, microseconds: int) -> str:
     if (months, days, microseconds) in _INFINITE:
         return "infinity" if months > 0 else "-infinity"
     date = _parts((_trunc(months, 12), "Y"), (months - 12 * _trunc(months, 12), "M"), (days, "D"))

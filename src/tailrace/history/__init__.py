@@ -1,0 +1,1 @@
+"""Which columns a table had at a position, or at a time."""

@@ -35,5 +35,7 @@ class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     skip: int = 0
     transaction: str = ""
     copies: tuple[TableCopy, ...] = ()
-    copied: dict[str, str] = {}  # tables whose snapshot is over while the stream has not reached its end: its visibility
+    copied: dict[
+        str, str
+    ] = {}  # tables whose snapshot is over while the stream has not reached its end: its visibility
     metadata: dict[str, str] = {}  # the user's own

@@ -27,11 +27,15 @@ class EventOp(StrEnum):
     MESSAGE = "message"  # what the application itself wrote into the source's log
 
 
-class Transaction(msgspec.Struct, frozen=True):
-    """`id` in the source's own words; `number` counts the events of the transaction that we deliver, from 1."""
+class Transaction(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`id` in the source's own words; `number` counts the events of the transaction that we deliver, from 1.
+
+    `table_number` counts those of the event's table, also from 1; it is 0 where nobody has counted.
+    """
 
     id: str
     number: int
+    table_number: int = 0
 
 
 class SourceMessage(msgspec.Struct, frozen=True):
@@ -63,4 +67,6 @@ class Event(msgspec.Struct, frozen=True):
     unchanged: tuple[str, ...] = ()
     schema: TableSchema | None = None
     message: SourceMessage | None = None
-    snapshot: str = ""  # of a read: "" | "first" | "last" of its table's snapshot, with its generation in front: "1:last"
+    snapshot: str = (
+        ""  # of a read: "" | "first" | "last" of its table's snapshot, with its generation in front: "1:last"
+    )

@@ -1,0 +1,142 @@
+"""The `source` block of an envelope: where a change comes from, in the words of its kind of source.
+
+Debezium has the place of each single change in PostgreSQL's log; we know where its transaction ends, so all changes of
+a transaction have the same `lsn`, which grows in the order of commits.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple, Protocol
+
+from msgspec.json import encode
+
+from tailrace.codecs.debezium.logical import Schema
+from tailrace.codecs.debezium.schemas import SNAPSHOT_FIELD, fields_of, struct
+from tailrace.codecs.debezium.settings import DebeziumSettings
+
+_LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
+
+
+class Moment(NamedTuple):
+    """Where and when. `position` and `transaction` are in the source's own words; empty for what is of none."""
+
+    schema: str
+    table: str
+    snapshot: str
+    at_us: int
+    position: str
+    transaction: str = ""
+
+
+class Origin(Protocol):
+    schema: Schema
+
+    def block(self, moment: Moment) -> str:
+        """As JSON."""
+
+    def transaction_id(self, moment: Moment) -> str:
+        """What Debezium calls the transaction."""
+
+
+def origin_of(settings: DebeziumSettings) -> Origin:
+    return PostgresOrigin(settings) if settings.connector in ("postgresql", "postgres") else PlainOrigin(settings)
+
+
+class Heads:
+    """What the blocks of a connector begin with."""
+
+    def __init__(self, settings: DebeziumSettings) -> None:
+        known = {"version": settings.version, "connector": settings.connector, "name": settings.name}
+        self._head = encode(known).decode()[:-1] + ',"ts_ms":'
+        self._database = encode(settings.database).decode()
+        self._tables: dict[tuple[str, str], str] = {}
+
+    def written(self, moment: Moment, sequence: str) -> str:
+        """Up to the table. A `sequence` is JSON."""
+        at_us, names = moment.at_us, moment[:2]
+        table = self._tables.get(names)
+        if table is None:
+            table = f',"schema":{_text(moment.schema)},"table":{_text(moment.table)}'
+            self._tables[names] = table
+        return (
+            f'{self._head}{at_us // 1000},"snapshot":"{moment.snapshot}","db":{self._database},"sequence":{sequence},'
+            f'"ts_us":{at_us},"ts_ns":{at_us}000{table}'
+        )
+
+
+def _text(value: Any) -> str:
+    return encode(value).decode()
+
+
+_COMMON = {"version": ("string", False), "connector": ("string", False), "name": ("string", False)}
+_TIMES = {"ts_us": ("int64", True), "ts_ns": ("int64", True), "schema": ("string", False), "table": ("string", False)}
+
+
+def _fields(own: dict[str, tuple[str, bool]]) -> list[Schema]:
+    return [
+        *fields_of({**_COMMON, "ts_ms": ("int64", False)}),
+        SNAPSHOT_FIELD,
+        *fields_of({"db": ("string", False), "sequence": ("string", True), **_TIMES, **own}),
+    ]
+
+
+class PostgresOrigin:
+    schema = struct(
+        _fields(
+            {
+                "txId": ("int64", True),
+                "lsn": ("int64", True),
+                "xmin": ("int64", True),
+                "origin": ("string", True),
+                "origin_lsn": ("int64", True),
+            }
+        ),
+        "io.debezium.connector.postgresql.Source",
+        1,
+    )
+
+    def __init__(self, settings: DebeziumSettings) -> None:
+        self._heads = Heads(settings)
+
+    def block(self, moment: Moment) -> str:
+        lsn = lsn_of(moment.position)
+        written = "null" if lsn is None else lsn
+        xid = moment.transaction if moment.transaction.isdigit() else "null"
+        head = self._heads.written(moment, _sequence(lsn, moment))
+        return f'{head},"txId":{xid},"lsn":{written},"xmin":null,"origin":null,"origin_lsn":null}}'
+
+    def transaction_id(self, moment: Moment) -> str:
+        lsn = lsn_of(moment.position)
+        return moment.transaction if lsn is None else f"{moment.transaction}:{lsn}"
+
+
+def lsn_of(position: str) -> int | None:
+    match = _LSN.fullmatch(position)
+    return None if match is None else (int(match[1], 16) << 32) | int(match[2], 16)
+
+
+def _sequence(lsn: int | None, moment: Moment) -> str:
+    """Debezium's pair: what was last committed, and where this one is. A transaction that we know whole is both."""
+    if lsn is None:
+        return "null"
+    return f'"[\\"{lsn}\\",\\"{lsn}\\"]"' if moment.transaction else f'"[null,\\"{lsn}\\"]"'
+
+
+class PlainOrigin:
+    """A source that Debezium has no connector for: its position as it is."""
+
+    def __init__(self, settings: DebeziumSettings) -> None:
+        self._heads = Heads(settings)
+        self.schema = struct(
+            _fields({"txId": ("string", True), "position": ("string", True)}),
+            f"io.debezium.connector.{settings.connector}.Source",
+            1,
+        )
+
+    def block(self, moment: Moment) -> str:
+        own = f',"txId":{_text(moment.transaction or None)},"position":{_text(moment.position)}}}'
+        return self._heads.written(moment, "null") + own
+
+    def transaction_id(self, moment: Moment) -> str:
+        return moment.transaction
