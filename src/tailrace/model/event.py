@@ -63,4 +63,6 @@ class Event(msgspec.Struct, frozen=True):
     unchanged: tuple[str, ...] = ()
     schema: TableSchema | None = None
     message: SourceMessage | None = None
-    snapshot: str = ""  # of a read: "" | "first" | "last" of its table's snapshot, with its generation in front: "1:last"
+    snapshot: str = (
+        ""  # of a read: "" | "first" | "last" of its table's snapshot, with its generation in front: "1:last"
+    )

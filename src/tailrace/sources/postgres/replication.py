@@ -33,8 +33,8 @@ BURST_BYTES = 8 << 20  # and their size, give or take the last one
 class ReplicationStream:
     """A connection for one slot, and the stream on it. `server_end` is how far the server says its log goes for us."""
 
-    def __init__(self, url: str, slot: str, publications: Sequence[str]) -> None:
-        self._url, self.slot, self._publications = url, slot, publications
+    def __init__(self, url: str, slot: str, publications: Sequence[str], *, messages: bool = False) -> None:
+        self._url, self.slot, self._publications, self._messages = url, slot, publications, messages
         self._connection = connect(url, replication=True, application=f"tailrace {slot}")
         self.pgconn = self._connection.pgconn
         self.server_end = 0
@@ -47,6 +47,8 @@ class ReplicationStream:
         options = ["proto_version '1'", f"publication_names '{quoted.replace(chr(39), chr(39) * 2)}'"]
         if binary:
             options.append("binary 'true'")
+        if self._messages:
+            options.append("messages 'true'")
         command = f'START_REPLICATION SLOT "{self.slot}" LOGICAL {format_lsn(start)} ({", ".join(options)})'
         result = self.pgconn.exec_(command.encode())
         if result.status != pq.ExecStatus.COPY_BOTH:
@@ -54,7 +56,7 @@ class ReplicationStream:
 
     def another(self) -> ReplicationStream:
         """On a connection of its own."""
-        return ReplicationStream(self._url, self.slot, self._publications)
+        return ReplicationStream(self._url, self.slot, self._publications, messages=self._messages)
 
     def end(self) -> None:
         """End the stream, and drop what is on its way: afterwards another one has the slot at once."""
