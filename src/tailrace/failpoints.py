@@ -121,3 +121,7 @@ declare("batch-staged", "tasks have staged a micro-batch, the driver has not beg
 declare("sink-before-commit", "a micro-batch and its watermark are written, the sink has not committed")
 declare("sink-committed", "the sink has committed a micro-batch, Spark's checkpoint has not")
 declare("table-live", "a table has become LIVE in the sink")
+declare("checkpoint-written", "a checkpoint's bytes are written beside it, not yet synced")
+declare("checkpoint-synced", "a checkpoint's bytes are on disk, not yet under its name")
+declare("checkpoint-before-commit", "a checkpoint is written in a transaction of its store, which is not committed")
+declare("checkpoint-saved", "a checkpoint is durable, its writer has not heard of it yet")

@@ -1,0 +1,8 @@
+"""Where consumers of an embedded stream keep their place."""
+
+from tailrace.checkpoints.base import CheckpointStore, TransactionalStore
+from tailrace.checkpoints.files import FileStore
+from tailrace.checkpoints.memory import MemoryStore
+from tailrace.checkpoints.opening import open_store
+
+__all__ = ["CheckpointStore", "FileStore", "MemoryStore", "TransactionalStore", "open_store"]

@@ -15,7 +15,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Protocol, TypeVar
@@ -42,6 +42,9 @@ SPOOL_BYTES = 32 << 20
 because pyarrow closes it, which makes the object appear with whatever there is of it."""
 IDLE_SECONDS = 5.0
 """How often a store is asked for what seldom comes. It counts requests, and they cost money."""
+
+PART = ".part"
+"""How the name of a file ends while it is written."""
 
 PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENFILE, errno.EMFILE}
 """What a disk may get over: it is full, or on a network that is down."""
@@ -110,8 +113,8 @@ class FileLock:
 class Storage:
     """One folder. Names are plain file names; sub-folders are Storages of their own."""
 
-    def __init__(self, path: str) -> None:
-        self._url = path
+    def __init__(self, path: str, noun: str = "state directory") -> None:
+        self._url, self._noun = path, noun
         self._objects = Objects(path) if path.partition("://")[0] in objects.SCHEMES else None
         self.path: str
         self.filesystem: Any
@@ -128,8 +131,8 @@ class Storage:
         """How often it may be asked for what seldom comes, at most."""
         return 0.0 if self.is_local else IDLE_SECONDS
 
-    def __reduce__(self) -> tuple[type[Storage], tuple[str]]:
-        return Storage, (self._url,)
+    def __reduce__(self) -> tuple[type[Storage], tuple[str, str]]:
+        return Storage, (self._url, self._noun)
 
     def folder(self, name: str) -> Storage:
         address, question, parameters = self._url.partition("?") if "://" in self._url else (self._url, "", "")
@@ -232,17 +235,18 @@ class Storage:
     def _is_racy(self) -> bool:
         return not self.is_local and not self.is_conditional
 
-    def publish(self, name: str, data: bytes) -> None:
-        self._publish(name, [data], lambda _: None)
+    def publish(self, name: str, data: bytes, failpoint: str = "") -> None:
+        """With a `failpoint`, the steps on a local disk are `failpoint-written` and `failpoint-synced`."""
+        self._publish(name, [data], failpoint)
 
     def publish_segment(self, name: str, parts: Iterable[Any]) -> int:
         """`parts` are anything with bytes in it, made while the file is written. Returns the size of the file."""
-        return self._publish(name, parts, failpoints.reached)
+        return self._publish(name, parts, "log-segment")
 
-    def _publish(self, name: str, parts: Iterable[Any], reached: Callable[[str], None]) -> int:
+    def _publish(self, name: str, parts: Iterable[Any], failpoint: str) -> int:
         with _state_errors(self):
             if self.is_local:
-                return _publish_locally(self.path, name, parts, reached)
+                return _publish_locally(self.path, name, parts, failpoint)
             with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as whole:
                 size = _write(whole, parts)
                 whole.seek(0)
@@ -253,15 +257,15 @@ class Storage:
         if self._objects is not None:
             self._objects.put(name, whole, size)
             return
-        with self.filesystem.open_output_stream(self._join(f"{name}.part")) as stream:
+        with self.filesystem.open_output_stream(self._join(f"{name}{PART}")) as stream:
             shutil.copyfileobj(whole, stream)
         try:
-            self.filesystem.move(self._join(f"{name}.part"), self._join(name))
+            self.filesystem.move(self._join(f"{name}{PART}"), self._join(name))
         except OSError:  # HDFS moves nothing over what is there
             if self.filesystem.get_file_info(self._join(name)).type is not fs.FileType.File:
                 raise
             self.filesystem.delete_file(self._join(name))
-            self.filesystem.move(self._join(f"{name}.part"), self._join(name))
+            self.filesystem.move(self._join(f"{name}{PART}"), self._join(name))
 
     def delete(self, name: str) -> None:
         with _state_errors(self):
@@ -269,6 +273,16 @@ class Storage:
                 self._objects.delete(name)
             else:
                 self.filesystem.delete_file(self._join(name))
+
+    def remove_durably(self, name: str) -> bool:
+        """Delete a file of a local disk, for good when this returns; False if there is none."""
+        with _state_errors(self):
+            try:
+                os.unlink(self._join(name))
+            except FileNotFoundError:
+                return False
+            _sync_folder(self.path)
+            return True
 
     def lock(self, name: str) -> Lock | None:
         """Hold an exclusive lock until it is closed, or raise StateError. None where the system has no such thing."""
@@ -306,7 +320,7 @@ class Storage:
         """What an error of the system means. One that may pass is retried: of a store every one may."""
         kind = StateError if self.is_local and error.errno not in PASSING else StateUnavailable
         reason = (error.strerror or str(error)).partition("\n")[0].lower()
-        return kind(f"cannot {doing} the state directory {self.path}: {reason}")
+        return kind(f"cannot {doing} the {self._noun} {self.path}: {reason}")
 
     def _join(self, name: str) -> str:
         return f"{self.path.rstrip('/')}/{name}"
@@ -381,15 +395,17 @@ def _local_files(path: str, suffix: str) -> dict[str, tuple[int, float]]:
     return files
 
 
-def _publish_locally(folder: str, name: str, parts: Iterable[Any], reached: Callable[[str], None]) -> int:
+def _publish_locally(folder: str, name: str, parts: Iterable[Any], failpoint: str) -> int:
     final = Path(folder) / name
-    beside = final.with_name(f"{name}.part")
+    beside = final.with_name(f"{name}{PART}")
     with open(beside, "wb", opener=private) as file:
         size = _write(file, parts)
-        reached("log-segment-written")
+        if failpoint:
+            failpoints.reached(f"{failpoint}-written")
         file.flush()
         os.fsync(file.fileno())
-    reached("log-segment-synced")
+    if failpoint:
+        failpoints.reached(f"{failpoint}-synced")
     os.replace(beside, final)
     _sync_folder(folder)
     return size

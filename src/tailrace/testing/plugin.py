@@ -18,6 +18,7 @@ from tailrace.testing.processes import ServerUnavailable
 pytest.register_assert_rewrite(
     *(f"tailrace.testing.sink_contract_{part}" for part in ("commits", "rows", "snapshots", "values")),
     "tailrace.testing.change_sink_contract",
+    "tailrace.testing.checkpoint_contract",
     "tailrace.testing.log_contract",
     "tailrace.testing.sink_changes",
     "tailrace.testing.source_changes",
