@@ -99,7 +99,7 @@ def _within(
     return _with_nulls(found, array)
 
 
-def _decimals(array: pa.Array, type_: ColumnType) -> Values:
+def _decimals(array: pa.Array, _: ColumnType) -> Values:
     found: Values = array.to_numpy(zero_copy_only=False).tolist()
     nans = extremes.is_nan(array)
     if nans.any():

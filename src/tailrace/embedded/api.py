@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable
 from os import PathLike
@@ -11,14 +10,13 @@ from typing import Any
 
 from tailrace import config, registry
 from tailrace.checkpoints.base import CheckpointStore
+from tailrace.checkpoints.opening import open_store
+from tailrace.checkpoints.positions import kind_of
 from tailrace.config.pipeline import NAME
 from tailrace.config.urls import resolve_url
 from tailrace.embedded.options import MIB, Options, SnapshotMode, Transactions
 from tailrace.embedded.stream import Stream
 from tailrace.errors import ConfigError
-
-ALIASES = {"postgres": "postgresql"}
-"""Schemes that mean the same source: its checkpoints are the same, too."""
 
 
 def capture(
@@ -61,8 +59,7 @@ def capture(
         chunk_bytes=chunk_bytes,
         stall_seconds=stall_seconds,
     )
-    scheme = registry.scheme(url)
-    return Stream(source, _store(checkpoint), ALIASES.get(scheme, scheme), options)
+    return Stream(source, open_store(checkpoint), kind_of(registry.scheme(url)), options)
 
 
 def _one_of(kind: Any, value: str, option: str) -> Any:
@@ -70,15 +67,3 @@ def _one_of(kind: Any, value: str, option: str) -> Any:
         return kind(value)
     except ValueError:
         raise ConfigError(f"{option}={value!r}", hint=f"one of {', '.join(kind)}") from None
-
-
-def _store(checkpoint: CheckpointStore | str | PathLike[str] | None) -> CheckpointStore:
-    if checkpoint is None:
-        from tailrace.checkpoints.memory import MemoryStore
-
-        return MemoryStore()
-    if isinstance(checkpoint, str | os.PathLike):
-        from tailrace.checkpoints.file import FileStore
-
-        return FileStore(checkpoint)
-    return checkpoint

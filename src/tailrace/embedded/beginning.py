@@ -132,10 +132,10 @@ class Beginning:
         for each in facts:
             if self._source.is_founder(each):
                 continue
-            awaited = self._source.writers(each).keys()
+            awaited = set(self._source.writers(each))
             while awaited:
                 time.sleep(SETTLE_SECONDS)
-                awaited &= self._source.writers(each).keys()
+                awaited &= set(self._source.writers(each))
 
     # --- no stream
 

@@ -119,9 +119,8 @@ def _leave_out(changes: Changes, after: list[Row | None]) -> Iterable[tuple[str,
     found: list[tuple[str, ...]] = [()] * len(changes)
     for row in np.flatnonzero(changes.unchanged.any(axis=1)).tolist():
         found[row] = tuple(names[column] for column in np.flatnonzero(changes.unchanged[row]).tolist())
-        own = after[row]
-        for name in found[row] if own is not None else ():
-            own.pop(name)
+        for name in found[row]:
+            (after[row] or {}).pop(name)
     return found
 
 

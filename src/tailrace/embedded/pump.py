@@ -6,10 +6,10 @@ that goes away is tried again, for as long as it takes.
 
 from __future__ import annotations
 
-import os
-import select
+import socket
 import threading
 import time
+from contextlib import suppress
 
 from tailrace import failpoints
 from tailrace.embedded.buffer import Buffer
@@ -29,29 +29,27 @@ failpoints.declare("embedded-source-told", "the source has been told that it may
 
 
 class Wake:
-    """A pipe that makes the pump look up from what it waits for."""
+    """What makes the pump look up from what it waits for. May be closed twice."""
 
     def __init__(self) -> None:
-        self._read, self._write = os.pipe()
-        os.set_blocking(self._read, False)
-        os.set_blocking(self._write, False)
+        self._ear, self._mouth = socket.socketpair()
+        self._ear.setblocking(False)
+        self._mouth.setblocking(False)
 
     def fileno(self) -> int:
-        return self._read
+        return self._ear.fileno()
 
     def call(self) -> None:
-        try:
-            os.write(self._write, b"!")
-        except BlockingIOError:
-            pass  # it has been called often enough
+        with suppress(OSError):  # it has been called often enough, or nobody hears it any more
+            self._mouth.send(b"!")
 
     def hear(self) -> None:
-        while select.select([self._read], [], [], 0)[0]:
-            os.read(self._read, 4096)
+        with suppress(BlockingIOError):
+            self._ear.recv(4096)
 
     def close(self) -> None:
-        os.close(self._read)
-        os.close(self._write)
+        self._ear.close()
+        self._mouth.close()
 
 
 class Pump:
@@ -164,10 +162,14 @@ class Pump:
             self._capture.acknowledge(wanted)
             failpoints.reached("embedded-source-told")
         except BaseException:
-            with self._lock:
-                self._wanted = self._wanted or wanted
+            self._want_again(wanted)
             raise
         self.told = wanted
+
+    def _want_again(self, position: str) -> None:
+        """Unless there is something newer."""
+        with self._lock:
+            self._wanted = position if self._wanted is None else self._wanted
 
     def _recover(self, error: TailraceError, backoff: Backoff) -> None:
         """Open the stream again behind the last whole transaction; raises what can not be got over."""
@@ -197,10 +199,8 @@ class Pump:
         self.told = ""
 
     def _close_capture(self) -> None:
-        try:
+        with suppress(OSError, TailraceError):  # it is gone already
             self._capture.close()
-        except (OSError, TailraceError):
-            pass  # it is gone already
 
     def _close(self) -> None:
         self._close_capture()

@@ -42,7 +42,7 @@ class Spool:
         self._end = self._users = 0
 
     @property
-    def bytes(self) -> int:
+    def size(self) -> int:
         return self._end
 
     def write(self, frames: Frames) -> Spooled:

@@ -36,6 +36,7 @@ from tailrace.sources.base import Source, TableLocked
 if TYPE_CHECKING:
     from tailrace.embedded.asynchronous import AsyncStream
 
+DEFAULTS = Options()
 TICK_SECONDS = 0.5
 SILENT_SECONDS = 1.0
 """How often the progress of a stream that has nothing for us is made durable."""
@@ -65,7 +66,7 @@ class Stream:
         source: Source,
         store: CheckpointStore,
         kind: str,
-        options: Options = Options(),
+        options: Options = DEFAULTS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source, self._store, self._kind, self.options = source, store, kind, options
@@ -269,7 +270,7 @@ class Stream:
                 return delivery
             if not self._is_copying and (found := self._next_stretch()) is not None:
                 return found
-            if self._is_at_end:
+            if self.is_at_end:
                 return None
             self._save_silent()
             left = TICK_SECONDS if deadline is None else deadline - self._clock()
@@ -286,7 +287,7 @@ class Stream:
             self._buffer.wait(seen, seconds)
 
     @property
-    def _is_at_end(self) -> bool:
+    def is_at_end(self) -> bool:
         """Nothing will come any more: it stops, or there is no stream and all tables are read."""
         return self.state is not State.RUNNING or (self._buffer is None and not self._is_copying)
 
@@ -363,7 +364,7 @@ class Stream:
         if found != name:
             raise CheckpointRefused(
                 f"the checkpoint {self.name} is inside of transaction {name}, and the source sends {found} there",
-                hint="it is not the source that was read, or the tables are others; delete the checkpoint to begin anew",
+                hint="the source or its tables are others than those that were read: delete it to begin anew",
             )
         return count
 

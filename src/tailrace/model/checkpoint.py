@@ -19,13 +19,13 @@ class TableCopy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema: TableSchema
     left: tuple[Chunk, ...]
     visibility: str = ""
-    until: str = ""
     where: str = ""
     generation: int = 1
     is_paused: bool = False
     is_again: bool = False  # what was delivered of the table before is void: its rows begin with a truncate
     rows: int = 0  # acknowledged so far
     chunks: int = 0  # how many it had
+    until: str = ""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -225,7 +225,7 @@ class Source(Protocol):
         """The changes that have the offsets `first … last`, of all tables or of these. Asks nobody."""
 
     @staticmethod
-    def messages(frames: Frames, first: int, last: int) -> Iterator[LoggedMessage]:
+    def messages(frames: Frames, first: int, last: int) -> Iterator[LoggedMessage]:  # noqa: ARG004
         """What applications themselves wrote into the source's log, in the same range. Optional, and asks nobody."""
         return iter(())
 

@@ -180,7 +180,8 @@ def index_transactions(
 def _lone_messages(buffer: Bytes, starts: Integers, kinds: Bytes) -> Integers:
     """Message messages that belong to no transaction: each ends by itself, as a mark does."""
     rows = np.flatnonzero(kinds == _M)
-    return rows[buffer[starts[rows] + 1] == 0]
+    lone: Integers = rows[buffer[starts[rows] + 1] == 0]
+    return lone
 
 
 def _joined(head: list[int], rest: Integers) -> Integers:
