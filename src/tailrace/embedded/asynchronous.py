@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import pyarrow as pa
@@ -84,12 +83,8 @@ class AsyncStream:
         while (batch := await self.run(lambda: next(batches, None))) is not None:
             yield AsyncBatch(self, batch)
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def close(self) -> None:
+        """What is not acknowledged comes again at the next start."""
         await self.stop(force=True)
         self._executor.shutdown(wait=False)
 

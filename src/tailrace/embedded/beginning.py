@@ -65,7 +65,7 @@ class Beginning:
         try:
             checkpoint = known or Checkpoint(self._kind, position, 0, source=capture.identity)
             facts = self._facts()
-            checkpoint = self._with_tables(checkpoint, facts)
+            checkpoint = self.with_tables(checkpoint, facts)
             if checkpoint != known:
                 self._store.save(self._options.name, checkpoint)
             failpoints.reached("embedded-planned")
@@ -94,7 +94,7 @@ class Beginning:
             )
         return facts
 
-    def _with_tables(self, before: Checkpoint, facts: list[TableFacts]) -> Checkpoint:
+    def with_tables(self, before: Checkpoint, facts: list[TableFacts]) -> Checkpoint:
         """With copies of the tables that have to be copied, and knowing those that are followed from now on."""
         copied = {copy.schema.table for copy in before.copies}
         new = [each for each in facts if each.schema.table not in before.tables.keys() | copied]
@@ -118,7 +118,7 @@ class Beginning:
             self._settle([*new, *broken])
             copies = self._copying.plan((each.schema for each in new), generation)
             copies += self._copying.plan((each.schema for each in broken), generation, is_again=True)
-            now = {each.schema.table: each for each in self._facts()}
+            now = {each.schema.table: each for each in patiently(self._source.facts)}
             if all(_is_same(each, now.get(each.schema.table)) for each in [*new, *broken]):
                 break
             self._copying.close()

@@ -77,10 +77,8 @@ class Stretch:
     @property
     def _first_begin(self) -> int:
         """The offset at which its first transaction begins."""
-        part = self.parts[0]
-        begins = part.piece.transactions.column("begin").to_numpy()
-        at = int(np.searchsorted(begins, part.first, side="right")) - 1
-        return int(begins[max(at, 0)]) if len(begins) else part.first
+        begin: int = self.parts[0].transaction.column("begin")[0].as_py()
+        return begin
 
     # --- reading
 
@@ -146,9 +144,15 @@ class Stretch:
             for part in self.parts:
                 yield from self._decoded(part)
 
-    def _decoded(self, part: Part) -> Iterator[Changes]:
+    def of_table(self, table: str) -> Iterator[Changes]:
+        """A table's changes. Those that were consumed before may be among them."""
+        for part in self.parts:
+            yield from self._decoded(part, table)
+
+    def _decoded(self, part: Part, only: str = "") -> Iterator[Changes]:
         frames, source = part.piece.kept.frames(), self.source
-        names = {each.schema.table for each in frames.definitions if source.captures(each.schema)}
+        wanted = (each.schema for each in frames.definitions if not only or each.schema.table == only)
+        names = {schema.table for schema in wanted if source.captures(schema)}
         for changes in source.decode(frames, part.first, part.last, names) if names else ():
             visibility = self.filters.get(changes.schema.table)
             kept = changes if visibility is None else changes.keep(source.unseen(changes, visibility))

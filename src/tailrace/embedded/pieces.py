@@ -80,5 +80,8 @@ class Part:
     last: int
 
     @property
-    def is_whole(self) -> bool:
-        return (self.first, self.last) == (self.piece.first, self.piece.last)
+    def transaction(self) -> pa.RecordBatch:
+        """The one that it begins with, or inside of."""
+        begins = self.piece.transactions.column("begin").to_numpy()
+        row = int(np.searchsorted(begins, self.first, side="right")) - 1
+        return self.piece.transactions.slice(max(row, 0), 1)

@@ -42,9 +42,11 @@ def filters_of(source: Source, checkpoint: Checkpoint) -> dict[str, str]:
 
 
 def chunk_done(before: Checkpoint, copy: TableCopy, chunk: Chunk, rows: int, tables: dict[str, str]) -> Checkpoint:
-    """A chunk was consumed; `copy` is its table's as it was planned, which may be anew."""
-    present = next((each for each in before.copies if each.schema.table == copy.schema.table), copy)
-    if present.generation != copy.generation:
+    """A chunk was consumed. A copy before the stream may have been planned anew; one on demand may be given up."""
+    present = next((each for each in before.copies if each.schema.table == copy.schema.table), None)
+    if present is None or present.generation != copy.generation or present.chunks != copy.chunks:
+        if not copy.visibility:
+            return msgspec.structs.replace(before, tables=before.tables | tables)
         present = copy
     now = msgspec.structs.replace(
         present,

@@ -65,6 +65,7 @@ class Pump:
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._wanted: str | None = None  # what the source is to be told
+        self._wanted_at = 0.0
         self.told = ""  # what it was told
         self.is_resting = False  # it takes nothing more in
         self.reconnects = 0
@@ -96,13 +97,14 @@ class Pump:
     def acknowledge(self, position: str) -> None:
         """The source may forget what lies before `position`: to be told as soon as it can be."""
         with self._lock:
+            self._wanted_at = self._wanted_at if self._wanted is not None else time.monotonic()
             self._wanted = position
         self.wake()
 
     @property
-    def untold(self) -> str | None:
-        """What the source has not been told yet."""
-        return self._wanted
+    def untold_seconds(self) -> float | None:
+        """For how long there has been something that the source was not told."""
+        return None if self._wanted is None else time.monotonic() - self._wanted_at
 
     def _run(self) -> None:
         backoff = Backoff()
