@@ -115,7 +115,7 @@ def test_columns_that_were_not_sent_are_named_and_left_out(url: str, stream: Str
         "INSERT INTO items VALUES (1, repeat('x', 100000), 1)",
         "UPDATE items SET n = 2",
     )
-    events = [event for event in taken(stream, 2) if event.op != "schema"]
+    events = [event for event in taken(stream, 3) if event.op != "schema"]
     assert events[1].unchanged == ("name",)
     assert events[1].after == {"id": 1, "n": 2}
 
@@ -129,7 +129,7 @@ def test_a_row_that_moves_tells_its_old_key(url: str, stream: Stream) -> None:
 def test_the_whole_old_row_is_told_where_the_source_sends_it(url: str, stream: Stream) -> None:
     execute(url, "ALTER TABLE items REPLICA IDENTITY FULL", "INSERT INTO items VALUES (1, 'a')")
     execute(url, "UPDATE items SET name = 'b'", "DELETE FROM items")
-    _, updated, deleted = [event for event in taken(stream, 3) if event.op != "schema"]
+    _, updated, deleted = taken(stream, 3)
     assert updated.before == {"id": 1, "name": "a"}
     assert deleted.before == {"id": 1, "name": "b"}
 
@@ -256,7 +256,7 @@ def test_a_prefix_is_accepted_and_the_rest_comes_again(
     insert_together(url, 1, 2, 3)
     insert_together(url, 4, 5, 6)
     insert(url, 7)
-    wait_until(lambda: len(ids(stream.poll(PATIENCE))) == 7, seconds=PATIENCE, what="all", every=0)
+    wait_until(lambda: _buffered(stream) >= 7, seconds=PATIENCE, what="the changes")
     batch = stream.poll(PATIENCE)
     assert batch is not None
     batch.ack(prefix)
@@ -339,7 +339,7 @@ def test_stopping_is_refused_while_something_is_unacknowledged(url: str, stream:
     insert(url, 1)
     batch = stream.poll(PATIENCE)
     assert batch is not None
-    with pytest.raises(Misuse, match="a batch of 1 events up to .* is not acknowledged"):
+    with pytest.raises(Misuse, match=r"a batch of 1 events up to .* is not acknowledged"):
         stream.stop()
     assert stream.state is State.RUNNING
     batch.ack()

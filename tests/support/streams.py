@@ -1,4 +1,4 @@
-"""Embedded streams under test: what they deliver, in short, and a consumer in a process of its own that may be killed."""
+"""Embedded streams under test: what they deliver, in short, and consumers in processes of their own."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import tailrace
+from tailrace.checkpoints.files import FileStore
 from tailrace.embedded.stream import Stream
 from tailrace.model.event import Event, EventOp
 
@@ -103,7 +105,13 @@ class Consumer:
 
     def acknowledged(self) -> list[list[list[Any]]]:
         lines = self._lines()
-        return [a[1] for a, b in zip(lines, lines[1:], strict=False) if (a[0], b[0]) == ("batch", "acknowledged")]
+        return [a[1] for a, b in pairwise(lines) if (a[0], b[0]) == ("batch", "acknowledged")]
+
+    def durable(self) -> int:
+        """How many events the checkpoint counts."""
+        with FileStore(self.order["checkpoint"]) as store:
+            checkpoint = store.load("embedded")
+        return 0 if checkpoint is None else checkpoint.events
 
     def _lines(self) -> list[Any]:
         if not self.notes.exists():

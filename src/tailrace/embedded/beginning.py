@@ -65,7 +65,7 @@ class Beginning:
         try:
             checkpoint = known or Checkpoint(self._kind, position, 0, source=capture.identity)
             facts = self._facts()
-            checkpoint = self.with_tables(checkpoint, facts)
+            checkpoint = _noted(checkpoint, facts) if _is_seeded(known) else self.with_tables(checkpoint, facts)
             if checkpoint != known:
                 self._store.save(self._options.name, checkpoint)
             failpoints.reached("embedded-planned")
@@ -107,9 +107,7 @@ class Beginning:
             )
         if self._options.snapshot is SnapshotMode.INITIAL and (new or broken):
             before = self._planned(before, new, broken)
-        memberships = {each.schema.table: each.membership for each in facts}
-        tables = {each.schema.table: version_of(each.schema) for each in new}
-        return msgspec.structs.replace(before, tables=tables | before.tables, memberships=memberships)
+        return _noted(before, facts)
 
     def _planned(self, before: Checkpoint, new: list[TableFacts], broken: list[TableFacts]) -> Checkpoint:
         """With copies, all under one snapshot. The tables are the same before and after it was taken."""
@@ -158,6 +156,18 @@ class Beginning:
 
 def _nobody(_: list[str]) -> None:
     """Whoever a new slot has to wait for."""
+
+
+def _is_seeded(known: Checkpoint | None) -> bool:
+    """Whether somebody put it there by hand, to begin at its place: nothing is read first then."""
+    return known is not None and not known.memberships and not known.copies
+
+
+def _noted(before: Checkpoint, facts: list[TableFacts]) -> Checkpoint:
+    """Knowing the tables that are followed; also those that are gone, as they may come back."""
+    tables = {each.schema.table: version_of(each.schema) for each in facts}
+    memberships = {each.schema.table: each.membership for each in facts}
+    return msgspec.structs.replace(before, tables=tables | before.tables, memberships=before.memberships | memberships)
 
 
 def _is_broken(before: Checkpoint, facts: TableFacts) -> bool:

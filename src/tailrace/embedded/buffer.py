@@ -118,6 +118,8 @@ class Buffer:
         """Of a transaction whose end has not come; if a part of it was handed out, all of it will come again."""
         while self._pieces and self._pieces[-1].first > self.committed:
             self._drop(self._pieces.pop())
+        if self._pieces and self._pieces[-1].last > self.committed:
+            self._pieces.append(self._pieces.pop().up_to(self.committed))
         self.last = self.committed
         if self.given > self.committed:
             self.given, self._is_resent = self.committed, True

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace.embedded.events import Told, events_of, is_news
-from tailrace.embedded.pieces import Part, Piece
+from tailrace.embedded.pieces import Part, Piece, first_transaction
 from tailrace.embedded.runs import Numbering, Run
 from tailrace.model.changes import Changes
 from tailrace.model.event import Event
@@ -77,7 +77,7 @@ class Stretch:
     @property
     def _first_begin(self) -> int:
         """The offset at which its first transaction begins."""
-        begin: int = self.parts[0].transaction.column("begin")[0].as_py()
+        begin: int = first_transaction(self.parts).column("begin")[0].as_py()
         return begin
 
     # --- reading

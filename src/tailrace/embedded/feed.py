@@ -15,6 +15,7 @@ from tailrace.embedded.deliveries import Delivery, ReadDelivery, StreamDelivery
 from tailrace.embedded.incremental import Incremental
 from tailrace.embedded.ledger import Ledger
 from tailrace.embedded.options import Options, Transactions
+from tailrace.embedded.pieces import first_transaction
 from tailrace.embedded.progress import filters_of, passed
 from tailrace.embedded.pump import Pump
 from tailrace.embedded.watch import Watch
@@ -120,9 +121,12 @@ class Feed:
         return self.live is None and not self.is_copying
 
     def next(self) -> Delivery | None:
-        self._take_news()
         if (chunk := self._next_chunk()) is not None or self.is_copying:
             return chunk
+        self._copying.close()
+        self._take_news()
+        if self.is_copying:
+            return self._next_chunk()
         if (asked := self._next_on_demand()) is not None:
             return asked
         delivery = self.next_stretch()
@@ -134,11 +138,14 @@ class Feed:
         """Tables that came since, and those that were not in the source's stream for a time."""
         if self.live is None or self.live.watch.news is None:
             return
-        facts, self.live.watch.news = self.live.watch.news, None
-        with self._ledger.lock:
-            self.tables = {each.schema.table: each.schema for each in facts}
-            self._ledger.save(self._beginning.with_tables(self._checkpoint, facts))
-            self.live.watch.followed = dict(self._checkpoint.memberships)
+        facts = self.live.watch.news
+        try:
+            with self._ledger.lock:
+                self._ledger.save(self._beginning.with_tables(self._checkpoint, facts))
+        except SourceUnavailable:
+            return  # tried again
+        self.tables = {each.schema.table: each.schema for each in facts}
+        self.live.watch.followed, self.live.watch.news = dict(self._checkpoint.memberships), None
 
     def _next_chunk(self) -> Delivery | None:
         while self.is_copying and time.monotonic() - self._tried_at >= RETRY_SECONDS:
@@ -225,7 +232,7 @@ class Feed:
         if self._sent_again is None or not any(part.piece.has_events for part in cut.parts):
             return 0
         count, name = self._sent_again
-        found = self._source.transaction_ids(cut.parts[0].transaction)[0]
+        found = self._source.transaction_ids(first_transaction(cut.parts))[0]
         if found != name:
             raise CheckpointRefused(
                 f"the checkpoint is inside of transaction {name}, and the source sends {found} there",

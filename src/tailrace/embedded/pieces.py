@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -49,6 +50,12 @@ class Piece:
     kept: Kept
     in_memory: bool
 
+    def up_to(self, offset: int) -> Piece:
+        """Without what lies behind an offset: it will come again."""
+        begins = self.transactions.column("begin").to_numpy()
+        known = self.transactions.slice(0, int(np.searchsorted(begins, offset, side="right")))
+        return replace(self, last=offset, transactions=known)
+
     @property
     def has_events(self) -> bool:
         return self.has_messages or bool(self.changes)
@@ -69,6 +76,11 @@ class Piece:
         last = self.transactions.num_rows - 1
         is_open = last >= 0 and self.transactions.column("end")[last].as_py() == 0
         return self.transactions.slice(last, 1) if is_open else None
+
+
+def first_transaction(parts: Sequence[Part]) -> pa.RecordBatch:
+    """The one that these parts begin with. A mark of the source's progress may come before it, and is none."""
+    return next((part for part in parts if part.piece.has_events), parts[0]).transaction
 
 
 @dataclass(frozen=True, slots=True)

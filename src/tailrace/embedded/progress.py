@@ -37,14 +37,14 @@ def filters_of(source: Source, checkpoint: Checkpoint) -> dict[str, str]:
     return {
         copy.schema.table: copy.visibility
         for copy in checkpoint.copies
-        if copy.visibility and not source.reached(checkpoint.position, copy.until)
+        if copy.visibility and copy.until and not source.reached(checkpoint.position, copy.until)
     }
 
 
 def chunk_done(before: Checkpoint, copy: TableCopy, chunk: Chunk, rows: int, tables: dict[str, str]) -> Checkpoint:
     """A chunk was consumed. A copy before the stream may have been planned anew; one on demand may be given up."""
     present = next((each for each in before.copies if each.schema.table == copy.schema.table), None)
-    if present is None or present.generation != copy.generation or present.chunks != copy.chunks:
+    if present is None or (present.generation, present.visibility) != (copy.generation, copy.visibility):
         if not copy.visibility:
             return msgspec.structs.replace(before, tables=before.tables | tables)
         present = copy

@@ -14,5 +14,5 @@ from tailrace.model.schema import TableSchema
 def version_of(schema: TableSchema) -> str:
     """Of names, types and key. Not of columns' numbers, which a source may know one day and not the next."""
     columns = [(column.name, column.type) for column in schema.columns]
-    told = msgspec.json.encode([schema.table, columns, schema.key, schema.identity])
+    told = msgspec.json.encode([schema.table, columns, schema.key])
     return hashlib.blake2b(told, digest_size=8).hexdigest()

@@ -72,6 +72,12 @@ class ReplicationStream:
 
         A message larger than BURST_BYTES is the last one of its burst.
         """
+        try:
+            return self._read(messages)
+        except psycopg.Error as error:
+            raise self._gone(error) from error
+
+    def _read(self, messages: list[Any]) -> int:
         get, append = self.pgconn.get_copy_data, messages.append
         size = 0
         for _ in range(BURST):
@@ -98,7 +104,7 @@ class ReplicationStream:
             try:
                 self.pgconn.consume_input()
             except psycopg.Error as error:
-                raise SourceUnavailable(f"PostgreSQL at {server_of(self._url)} went away: {error}".strip()) from error
+                raise self._gone(error) from error
             return True
         return False
 
@@ -109,12 +115,18 @@ class ReplicationStream:
     def send_status(self, received: int, confirmed: int, *, wants_reply: bool = False) -> None:
         """Tell the server what we have (`received`) and what it may forget (`confirmed`)."""
         now = int(time.time() * 1_000_000) - EPOCH_US
-        self.pgconn.put_copy_data(_STATUS.pack(b"r", received, confirmed, confirmed, now, wants_reply))
-        self.pgconn.flush()
+        try:
+            self.pgconn.put_copy_data(_STATUS.pack(b"r", received, confirmed, confirmed, now, wants_reply))
+            self.pgconn.flush()
+        except psycopg.Error as error:
+            raise self._gone(error) from error
         self.is_reply_requested = False
 
     def close(self) -> None:
         self._connection.close()
+
+    def _gone(self, error: psycopg.Error) -> SourceUnavailable:
+        return SourceUnavailable(f"PostgreSQL at {server_of(self._url)} went away: {error}".strip())
 
     def _keepalive(self, data: Any) -> None:
         kind, end, _, wants_reply = struct.unpack(">cqqb", bytes(data))

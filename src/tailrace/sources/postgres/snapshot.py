@@ -210,9 +210,9 @@ def read_chunk(
             connection.execute("COMMIT")
         except psycopg.errors.UndefinedTable as error:
             raise TableRewritten(chunk.table) from error
-        except psycopg.errors.UndefinedColumn as error:
-            raise TableRewritten(chunk.table) from error
         except psycopg.Error as error:
+            if isinstance(error, psycopg.errors.UndefinedColumn) and not where:
+                raise TableRewritten(chunk.table) from error
             with table_errors(url, table, f"copying {table.table}"):
                 raise error
 
