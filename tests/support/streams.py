@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import os
 import signal
@@ -120,19 +121,34 @@ class Consumer:
 
 
 def consume(
-    options: dict[str, Any], notes: str, events: int = 1 << 60, quiet: float = 3.0, snapshot_of: str = ""
+    options: dict[str, Any],
+    notes: str,
+    events: int = 1 << 60,
+    quiet: float = 3.0,
+    snapshot_of: str = "",
+    hangs_after: int = 1 << 60,
+    encrypts: str = "",
 ) -> None:
-    """What a Consumer's program does."""
+    """What a Consumer's program does. It hangs, to be killed, with the batch that makes its events so many."""
     count = 0
     with tailrace.capture(**options) as stream, open(notes, "a", buffering=1) as file:
         if snapshot_of and not any(each.table == snapshot_of for each in stream.status().snapshots):
             stream.snapshot(snapshot_of)
         while count < events and (batch := stream.poll(quiet)) is not None:
-            found = [[str(e.op), e.table, e.after or e.key or {}] for e in batch.events()]
+            found = [[str(e.op), e.table, encrypted(e.after or e.key or {}, encrypts)] for e in batch.events()]
+            count += len(found)
             file.write(json.dumps(["batch", found]) + "\n")
+            if count >= hangs_after:
+                signal.pause()
             batch.ack()
             file.write(json.dumps(["acknowledged"]) + "\n")
-            count += len(found)
+
+
+def encrypted(row: Mapping[str, Any], column: str) -> dict[str, Any]:
+    """A user's own function on what was delivered: it depends on the value alone."""
+    if column not in row:
+        return dict(row)
+    return {**row, column: f"enc:{hmac.digest(b'a key', str(row[column]).encode(), 'sha256').hex()}"}
 
 
 if __name__ == "__main__":
