@@ -35,7 +35,7 @@ class Counts:
         print(json.dumps(self.tables), flush=True)
 
 
-PLACES = [JsonLines(Path("one.jsonl")), JsonLines(Path("two.jsonl")), Counts()]
+PLACES: list[JsonLines | Counts] = [JsonLines(Path("one.jsonl")), JsonLines(Path("two.jsonl")), Counts()]
 
 with tailrace.capture(sys.argv[1], "public.*", checkpoint="checkpoints") as stream:
     for batch in stream:

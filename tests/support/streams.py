@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -128,19 +128,24 @@ def consume(
     snapshot_of: str = "",
     hangs_after: int = 1 << 60,
     encrypts: str = "",
+    step: int = 1 << 60,
 ) -> None:
-    """What a Consumer's program does. It hangs, to be killed, with the batch that makes its events so many."""
+    """What a Consumer's program does: it takes and acknowledges at most `step` events of a batch at a time.
+
+    It hangs, to be killed, with the batch that makes its events so many.
+    """
     count = 0
     with tailrace.capture(**options) as stream, open(notes, "a", buffering=1) as file:
         if snapshot_of and not any(each.table == snapshot_of for each in stream.status().snapshots):
             stream.snapshot(snapshot_of)
         while count < events and (batch := stream.poll(quiet)) is not None:
-            found = [[str(e.op), e.table, encrypted(e.after or e.key or {}, encrypts)] for e in batch.events()]
+            some = islice(batch.events(), step)
+            found = [[str(e.op), e.table, encrypted(e.after or e.key or {}, encrypts)] for e in some]
             count += len(found)
             file.write(json.dumps(["batch", found]) + "\n")
             if count >= hangs_after:
                 signal.pause()
-            batch.ack()
+            batch.ack(len(found))
             file.write(json.dumps(["acknowledged"]) + "\n")
 
 

@@ -27,7 +27,7 @@ IDENTITY = SourceIdentity("1", "1", "db", "slot")
 # --- states
 
 
-@pytest.mark.parametrize(("one", "other"), itertools.product(State, State))
+@pytest.mark.parametrize(("one", "other"), [*itertools.product(State, State)])
 def test_a_stream_moves_as_the_table_says(one: State, other: State) -> None:
     life = Life()
     life._state = one

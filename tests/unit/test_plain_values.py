@@ -23,7 +23,7 @@ USUAL: dict[Kind, list[Any]] = {
     Kind.BYTES: [b"", None, b"\x00\xff"],
     Kind.DATE: [dt.date(1, 1, 1), None, dt.date(9999, 12, 31)],
     Kind.TIME: [dt.time(0), None, dt.time(23, 59, 59, 999_999)],
-    Kind.TIMESTAMP: [NOON, None, dt.datetime.min, dt.datetime.max],
+    Kind.TIMESTAMP: [NOON, None, *map(dt.datetime.fromisoformat, ("0001-01-01", "9999-12-31T23:59:59.999999"))],
     Kind.TIMESTAMPTZ: [NOON.replace(tzinfo=dt.UTC), None, dt.datetime(1969, 1, 1, tzinfo=dt.UTC)],
     Kind.INTERVAL: [{"months": 1, "days": -2, "microseconds": 3}, None],
 }

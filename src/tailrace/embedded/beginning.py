@@ -138,7 +138,7 @@ class Beginning:
     # --- no stream
 
     def _only(self, known: Checkpoint | None) -> Begun:
-        tables = {schema.table: schema for schema in patiently(self._source.tables)}
+        tables = {schema.table: schema for schema in patiently(self._source.readable)}
         identity = self._source.identify()
         if known is None:
             copies = tuple(msgspec.structs.replace(copy, until="") for copy in self._copying.plan(tables.values(), 1))

@@ -124,9 +124,8 @@ class Feed:
         if (chunk := self._next_chunk()) is not None or self.is_copying:
             return chunk
         self._copying.close()
-        self._take_news()
-        if self.is_copying:
-            return self._next_chunk()
+        if self._take_news():
+            return self.next()
         if (asked := self._next_on_demand()) is not None:
             return asked
         delivery = self.next_stretch()
@@ -134,18 +133,19 @@ class Feed:
             self._incremental.observe(delivery.content)
         return delivery
 
-    def _take_news(self) -> None:
+    def _take_news(self) -> bool:
         """Tables that came since, and those that were not in the source's stream for a time."""
         if self.live is None or self.live.watch.news is None:
-            return
+            return False
         facts = self.live.watch.news
         try:
             with self._ledger.lock:
                 self._ledger.save(self._beginning.with_tables(self._checkpoint, facts))
         except SourceUnavailable:
-            return  # tried again
+            return False  # tried again
         self.tables = {each.schema.table: each.schema for each in facts}
         self.live.watch.followed, self.live.watch.news = dict(self._checkpoint.memberships), None
+        return True
 
     def _next_chunk(self) -> Delivery | None:
         while self.is_copying and time.monotonic() - self._tried_at >= RETRY_SECONDS:

@@ -217,6 +217,8 @@ class Stream:
         return batch
 
     def _polled(self, deadline: float | None) -> Batch | None:
+        if self.state is State.STOPPED:
+            return None
         self._life.require(State.RUNNING, State.STOPPING)
         assert self._feed is not None
         with self._ledger.lock:
@@ -252,7 +254,9 @@ class Stream:
     def _alone(self) -> Iterator[None]:
         self._check_process()
         if not self._polling.acquire(blocking=False):
-            raise Misuse("two threads poll the stream at once", hint="one thread polls; give others its batches")
+            if self._poller is not None or self.state is State.RUNNING:
+                raise Misuse("two threads poll the stream at once", hint="one thread polls; give others its batches")
+            self._polling.acquire()  # another thread stops it: wait for that
         self._poller = threading.get_ident()
         try:
             yield

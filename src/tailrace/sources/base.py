@@ -185,6 +185,10 @@ class Source(Protocol):
     def tables(self) -> list[TableSchema]:
         """The tables to capture, as they are now."""
 
+    def readable(self) -> list[TableSchema]:
+        """Those that can be read, whether or not they are in the stream. Optional."""
+        return self.tables()
+
     def facts(self, refused: Mapping[str, str] = ...) -> list[TableFacts]:
         """The same tables, with what the stream does not tell of them.
 

@@ -132,6 +132,13 @@ class PostgresSource(Source):
             wanted = [t for t in list_tables(connection) if self.patterns.matches(t.schema, t.name)]
             return table_schemas(connection, wanted, self.publications)
 
+    def readable(self) -> list[TableSchema]:
+        with source_errors(self.url, "listing the tables"), connect(self.url) as connection:
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            self._require_tables(connection)
+            wanted = [t for t in list_tables(connection) if self.patterns.matches(t.schema, t.name)]
+            return catalog.whole_schemas(connection, wanted)
+
     def facts(self, refused: Mapping[str, str] = MappingProxyType({})) -> list[TableFacts]:
         with source_errors(self.url, "reading the catalog"), connect(self.url) as connection:
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
