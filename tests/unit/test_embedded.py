@@ -128,10 +128,11 @@ def test_a_transaction_that_does_not_fit_goes_into_the_spool_and_comes_back() ->
     add(buffer, 9, 16, [(1, 0)])
     assert not buffer.is_full
     add(buffer, 17, 24, [(1, 24)])
-    assert (buffer.memory < 1000, buffer.spooled > 1600) == (True, True)
+    assert buffer.is_full
+    assert (buffer.memory < 2000, buffer.spooled > 800) == (True, True)
     cut = buffer.cut()
     assert cut is not None
-    assert [part.piece.in_memory for part in cut.parts] == [True, False, False]
+    assert [part.piece.in_memory for part in cut.parts] == [True, True, False]
     for part, first in zip(cut.parts, (1, 9, 17), strict=True):
         found, wanted = part.piece.kept.frames(), frames(first, first + 7, [(1, 0 if first < 17 else 24)])
         assert found.first == wanted.first
@@ -145,10 +146,11 @@ def test_a_buffer_is_full_until_something_is_released() -> None:
     buffer = buffer_of(max_bytes=1000)
     add(buffer, 1, 9, [(1, 9)])
     assert not buffer.is_full
-    add(buffer, 10, 10, [(10, 10)])
-    assert buffer.is_full is (buffer.memory >= 1000)
-    add(buffer, 11, 30, [(11, 30)])
-    assert buffer.cut() is not None
+    add(buffer, 10, 30, [(10, 30)])
+    assert buffer.is_full
+    assert buffer.spooled == 0
+    assert ranges(buffer) == [(1, 9), (10, 30)]
+    assert buffer.is_full
     buffer.release(30)
     assert not buffer.is_full
 

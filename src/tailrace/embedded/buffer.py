@@ -59,7 +59,8 @@ class Buffer:
     @property
     def is_full(self) -> bool:
         """Nothing more may be taken in before something is acknowledged."""
-        return self.memory >= self.max_bytes and (self.splits or self.committed > self.released)
+        is_much = self.memory + self.spooled >= self.max_bytes
+        return is_much and (self.splits or self.committed > self.released)
 
     def add(self, frames: Frames, position: str, identity: SourceIdentity, received: str) -> None:
         """What was taken in. Frames that do not follow on replace what there is of an unfinished transaction."""
@@ -108,7 +109,7 @@ class Buffer:
 
     def _piece(self, frames: Frames, position: str, identity: SourceIdentity) -> Piece:
         size = len(frames.buffer) + frames.transactions.nbytes
-        in_memory = self.splits or self.memory + size <= self.max_bytes
+        in_memory = self.splits or self.memory < self.max_bytes
         kept: Kept = InMemory(frames) if in_memory else self._spool.write(frames)
         has_messages = any(True for _ in self.source.messages(frames, frames.first, frames.last))
         told = (frames.transactions, sum(frames.tables.values()), has_messages, kept, in_memory)

@@ -28,6 +28,11 @@ class Requests:
             self._ledger.save_copy(copy)
         return SnapshotControl(self, schema.table, copy.generation)
 
+    def under_way(self) -> list[SnapshotControl]:
+        known = self._ledger.known
+        copies = () if known is None else known.copies
+        return [SnapshotControl(self, each.schema.table, each.generation) for each in copies if not each.visibility]
+
     def of(self, table: str, generation: int) -> TableCopy | None:
         """A snapshot that is under way; one that had to begin again has a later generation."""
         copies = self._ledger.checkpoint.copies

@@ -344,6 +344,11 @@ class Stream:
                 raise Misuse("the stream reads tables only", hint="snapshot='initial' has a stream as well")
             return self._requests.add(table, where, self._feed.tables)
 
+    @property
+    def snapshots(self) -> list[SnapshotControl]:
+        """Those on demand that are under way, also from before a restart."""
+        return self._requests.under_way()
+
     def status(self) -> Status:
         """How it is. It asks nobody."""
         told = (self._ledger.known, self._feed, self._moments, self._clock(), self.options.stall_seconds)
