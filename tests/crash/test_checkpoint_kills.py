@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from support.stores import object_store
 from tailrace import failpoints
 from tailrace.checkpoints import CheckpointStore, open_store
 from tailrace.testing.checkpoint_contract import at, child, claimed, save_always
@@ -18,6 +19,7 @@ from tailrace.testing.processes import wait_until
 
 pytestmark = [pytest.mark.crash]
 
+SERVER = pytest.mark.server
 Opened = Callable[[], CheckpointStore]
 
 LEAVES = {"checkpoint-written": 2, "checkpoint-synced": 2, "checkpoint-before-commit": 2, "checkpoint-saved": 3}
@@ -25,11 +27,12 @@ LEAVES = {"checkpoint-written": 2, "checkpoint-synced": 2, "checkpoint-before-co
 
 
 def dies_at(failpoint: str, opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable, value in failpoints.environment(failpoint, nth=3).items():
-        monkeypatch.setenv(variable, value)
-    with child(partial(save_always, opened, "orders")) as (process, answers):
-        assert [int(answer) for answer in answers] == [1, 2]
-        assert process.wait() == -signal.SIGKILL
+    with monkeypatch.context() as patch:
+        for variable, value in failpoints.environment(failpoint, nth=3).items():
+            patch.setenv(variable, value)
+        with child(partial(save_always, opened, "orders")) as (process, answers):
+            assert [int(answer) for answer in answers] == [1, 2]
+            assert process.wait() == -signal.SIGKILL
 
 
 def goes_on(opened: Opened, left: int) -> None:
@@ -48,6 +51,25 @@ def test_a_file_is_the_old_or_the_new_one(failpoint, tmp_path, monkeypatch):
     dies_at(failpoint, opened, monkeypatch)
     goes_on(opened, LEAVES[failpoint])
     assert os.listdir(tmp_path) == ["orders.json"]
+
+
+@pytest.mark.parametrize("failpoint", ["checkpoint-before-commit", "checkpoint-saved"])
+@pytest.mark.parametrize(
+    "kind", ["sqlite", pytest.param("postgres", marks=SERVER), pytest.param("mysql", marks=SERVER)]
+)
+def test_a_row_is_the_old_or_the_new_one(failpoint, kind, tmp_path, monkeypatch, request):
+    url = f"sqlite:///{tmp_path}/mine.db" if kind == "sqlite" else request.getfixturevalue(f"{kind}_url")
+    opened = partial(open_store, url)
+    dies_at(failpoint, opened, monkeypatch)
+    goes_on(opened, LEAVES[failpoint])
+
+
+@pytest.mark.server
+def test_an_object_is_the_new_one_once_it_was_answered(monkeypatch):
+    with object_store() as address:
+        opened = partial(open_store, address("kills"))
+        dies_at("checkpoint-saved", opened, monkeypatch)
+        goes_on(opened, LEAVES["checkpoint-saved"])
 
 
 def test_a_file_is_the_old_or_the_new_one_whatever_its_writer_was_doing(tmp_path):

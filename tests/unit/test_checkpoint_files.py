@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from support.checkpoints import claim_and_fork
 from tailrace.checkpoints import FileStore, MemoryStore, open_store
-from tailrace.errors import CheckpointRefused, CheckpointTaken, ConfigError, Misuse, StateError
-from tailrace.testing.checkpoint_contract import at
+from tailrace.errors import CheckpointRefused, CheckpointTaken, ConfigError, StateError
+from tailrace.testing.checkpoint_contract import at, child
 
 
 @pytest.fixture
@@ -81,7 +84,7 @@ def test_no_byte_of_it_can_be_another_unnoticed(store, file):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"checksum": None}, {"format": None}, {"saved": 1.0}, {"checksum": ""}, {"more": 1}]
+    "changes", [{"checksum": None}, {"format": None}, {"saved_us": 1}, {"checksum": ""}, {"more": 1}]
 )
 def test_one_that_was_edited_is_refused(store, file, changes):
     written(file, **changes)
@@ -120,6 +123,12 @@ def test_nothing_but_the_checkpoint_is_left_behind(store):
     assert os.listdir(store.folder) == ["orders.json"]
 
 
+def test_files_of_others_are_no_checkpoints(store):
+    for name in (".json", ".hidden.json", "my file.json", "orders.json.part", "orders.txt"):
+        (store.folder / name).write_bytes(b"")
+    assert store.list() == ["orders"]
+
+
 def test_reading_makes_nothing(tmp_path):
     with FileStore(tmp_path / "none") as store:
         assert (store.list(), store.load("orders"), store.age("orders")) == ([], None, None)
@@ -149,31 +158,20 @@ def test_a_folder_that_can_not_be_is_refused_with_its_name(tmp_path):
         store.claim("orders")
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
-def test_a_forked_child_can_neither_use_the_store_nor_keep_the_hold(tmp_path):
-    store = FileStore(tmp_path)
-    store.claim("orders")
-    go, told = os.pipe(), os.pipe()
-    child = os.fork()
-    if not child:  # pragma: no cover - in the child
-        code = 1
+@pytest.mark.crash
+def test_a_forked_child_can_neither_use_the_store_nor_keep_the_hold_of_its_dead_parent(tmp_path):
+    with child(partial(claim_and_fork, str(tmp_path))) as (parent, answers):
+        pid, _, said = next(answers).decode().strip().partition(" ")
         try:
-            store.load("orders")
-        except Misuse:
-            code = 0
-        os.write(told[1], b"x")
-        os.read(go[0], 1)  # it outlives the hold
-        os._exit(code)
-    os.read(told[0], 1)
-    store.save("orders", at(7))
-    store.release("orders")
-    with FileStore(tmp_path) as other:
-        other.claim("orders")
-    os.write(go[1], b"x")
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    for descriptor in (*go, *told):
-        os.close(descriptor)
+            assert said == f"this checkpoint store belongs to process {parent.pid}, which was forked"
+            with FileStore(tmp_path) as store:
+                with pytest.raises(CheckpointTaken, match=f"held by pid {parent.pid} on"):
+                    store.claim("orders")
+                parent.kill()
+                parent.wait()
+                store.claim("orders")
+        finally:
+            os.kill(int(pid), signal.SIGKILL)
 
 
 def test_a_store_is_opened_by_what_it_is(tmp_path, monkeypatch):

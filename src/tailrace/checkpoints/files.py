@@ -15,8 +15,7 @@ from pathlib import Path
 from tailrace import failpoints
 from tailrace.checkpoints.holders import HeldFile
 from tailrace.checkpoints.record import decoded, encoded
-from tailrace.checkpoints.store import Store
-from tailrace.checkpoints.succession import check_succession
+from tailrace.checkpoints.store import Check, Store
 from tailrace.errors import CheckpointRefused
 from tailrace.model.checkpoint import Checkpoint
 from tailrace.state.storage import PART, Storage
@@ -60,9 +59,9 @@ class FileStore(Store[HeldFile]):
         except OSError as error:
             raise self._storage.trouble(error) from error
 
-    def _write(self, name: str, hold: HeldFile, checkpoint: Checkpoint) -> None:
+    def _write(self, name: str, hold: HeldFile, checkpoint: Checkpoint, check: Check) -> None:
         present = self._read(name)
-        check_succession(name, None if present is None else decoded(name, present), checkpoint)
+        check(None if present is None else decoded(name, present))
         hold.check()
         self._storage.publish(f"{name}{SUFFIX}", encoded(name, checkpoint), "checkpoint")
         failpoints.reached("checkpoint-saved")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tailrace.checkpoints.record import decoded, encoded
-from tailrace.checkpoints.store import Store
-from tailrace.checkpoints.succession import check_succession
+from tailrace.checkpoints.store import Check, Store
 from tailrace.model.checkpoint import Checkpoint
 
 
@@ -26,9 +25,9 @@ class MemoryStore(Store[None]):
     def _read(self, name: str) -> bytes | None:
         return self._records.get(name)
 
-    def _write(self, name: str, hold: None, checkpoint: Checkpoint) -> None:
+    def _write(self, name: str, hold: None, checkpoint: Checkpoint, check: Check) -> None:
         present = self._records.get(name)
-        check_succession(name, None if present is None else decoded(name, present), checkpoint)
+        check(None if present is None else decoded(name, present))
         self._records[name] = encoded(name, checkpoint)
 
     def _remove(self, name: str, hold: None) -> bool:

@@ -7,6 +7,8 @@ fail by itself, it skips changes in silence.
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 import time
 from typing import TypeVar
 
@@ -22,6 +24,7 @@ DAMAGED = (
     "restore it from a backup, or seed it: `tailrace checkpoint delete STORE NAME`, then `tailrace checkpoint seed`"
     " with the last position that you are sure of"
 )
+_FOREIGN = re.compile(r"[^\x00-\x7f]")
 T = TypeVar("T")
 
 
@@ -32,18 +35,18 @@ class Version(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`saved` in seconds since 1970. The checksum is of all else, the checkpoint's bytes as they stand here."""
+    """`saved_us` in microseconds since 1970. The checksum is of all else, the checkpoint's bytes as they stand here."""
 
     format: int
     name: str
-    saved: float
+    saved_us: int
     checkpoint: msgspec.Raw
     checksum: str
 
 
-def encoded(name: str, checkpoint: Checkpoint, saved: float | None = None) -> bytes:
-    saved = time.time() if saved is None else saved
-    body = msgspec.json.encode(checkpoint)
+def encoded(name: str, checkpoint: Checkpoint) -> bytes:
+    saved = time.time_ns() // 1000
+    body = _ascii(msgspec.json.encode(checkpoint))
     return msgspec.json.encode(Record(FORMAT, name, saved, msgspec.Raw(body), _checksum(name, saved, body)))
 
 
@@ -56,7 +59,7 @@ def decoded(name: str, data: bytes | str) -> Checkpoint:
 
 def age_of(name: str, data: bytes | str) -> float:
     """Seconds since it was saved, by the clocks of those who wrote it and who ask. Never negative."""
-    return max(time.time() - _opened(name, data).saved, 0.0)
+    return max(time.time() - _opened(name, data).saved_us / 1e6, 0.0)
 
 
 def _opened(name: str, data: bytes | str) -> Record:
@@ -68,7 +71,7 @@ def _opened(name: str, data: bytes | str) -> Record:
             hint="use the version of tailrace that wrote it, or a later one",
         )
     record = _read(name, data, Record)
-    if record.checksum != _checksum(record.name, record.saved, bytes(record.checkpoint)):
+    if record.checksum != _checksum(record.name, record.saved_us, bytes(record.checkpoint)):
         raise CheckpointRefused(f"checkpoint {name} is damaged: it does not match its checksum", hint=DAMAGED)
     if record.name != name:
         raise CheckpointRefused(
@@ -85,6 +88,11 @@ def _read(name: str, data: bytes | str, kind: type[T]) -> T:
         raise CheckpointRefused(f"checkpoint {name} is damaged: {reason}", hint=DAMAGED) from error
 
 
-def _checksum(name: str, saved: float, body: bytes) -> str:
-    head = msgspec.json.encode((FORMAT, name, saved))
+def _ascii(data: bytes) -> bytes:
+    """The same JSON in characters that every database keeps, whatever its encoding and that of a connection."""
+    return data if data.isascii() else _FOREIGN.sub(lambda found: json.dumps(found[0])[1:-1], data.decode()).encode()
+
+
+def _checksum(name: str, saved_us: int, body: bytes) -> str:
+    head = msgspec.json.encode((FORMAT, name, saved_us))
     return hashlib.sha256(head + body).hexdigest()

@@ -9,19 +9,24 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from tailrace.checkpoints.holders import taken
-from tailrace.checkpoints.names import check_name
+from tailrace.checkpoints.names import check_name, is_name
 from tailrace.checkpoints.record import age_of, decoded
+from tailrace.checkpoints.succession import check_sound, check_succession
 from tailrace.errors import Misuse
 from tailrace.model.checkpoint import Checkpoint
 
 H = TypeVar("H")
 """What a store keeps of a claim of its own."""
+
+
+Check = Callable[[Checkpoint | None], None]
+"""Raises CheckpointRefused if the present checkpoint may not be replaced."""
 
 
 class Store(ABC, Generic[H]):
@@ -50,7 +55,14 @@ class Store(ABC, Generic[H]):
 
     def save(self, name: str, checkpoint: Checkpoint) -> None:
         with self._turn(name):
-            self._write(name, self._hold(name), checkpoint)
+            hold = self._hold(name)
+            self._write(name, hold, checkpoint, lambda present: check_succession(name, present, checkpoint))
+
+    def seed(self, name: str, checkpoint: Checkpoint) -> None:
+        """As `save`, in place of whatever is there: somebody has decided so. What is damaged is deleted first."""
+        with self._turn(name):
+            check_sound(name, checkpoint)
+            self._write(name, self._hold(name), checkpoint, lambda _: None)
 
     def delete(self, name: str) -> bool:
         """Whether there was one. One that nobody holds is held meanwhile. It need not be sound."""
@@ -65,7 +77,7 @@ class Store(ABC, Generic[H]):
 
     def list(self) -> list[str]:
         with self._turn():
-            return sorted(self._names())
+            return sorted(filter(is_name, self._names()))
 
     def age(self, name: str) -> float | None:
         with self._turn(name):
@@ -114,11 +126,12 @@ class Store(ABC, Generic[H]):
     def _read(self, name: str) -> bytes | str | None: ...
 
     @abstractmethod
-    def _write(self, name: str, hold: H, checkpoint: Checkpoint) -> None:
-        """Raises what `save` does."""
+    def _write(self, name: str, hold: H, checkpoint: Checkpoint, check: Check) -> None:
+        """Raises what `check` does of the present one, and CheckpointTaken."""
 
     @abstractmethod
     def _remove(self, name: str, hold: H) -> bool: ...
 
     @abstractmethod
-    def _names(self) -> Iterable[str]: ...
+    def _names(self) -> Iterable[str]:
+        """Those that have a checkpoint. Where others keep things too, some of theirs may be among them."""

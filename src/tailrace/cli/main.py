@@ -9,11 +9,25 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from tailrace.cli import capture, check, demo, drop, init, quarantine, readers, run, schema, snapshot, status, verify
+from tailrace.cli import (
+    capture,
+    check,
+    checkpoint,
+    demo,
+    drop,
+    init,
+    quarantine,
+    readers,
+    run,
+    schema,
+    snapshot,
+    status,
+    verify,
+)
 from tailrace.errors import ConfigError, TailraceError
 
 DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
-COMMANDS = (demo, init, schema, check, run, capture, status, verify, snapshot, quarantine, readers, drop)
+COMMANDS = (demo, init, schema, check, run, capture, status, verify, snapshot, quarantine, readers, checkpoint, drop)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -84,6 +84,12 @@ class Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"pid {self.pid} on {self.host} since {since}, last heard of {max(self.age_seconds, 0):.0f} s ago"
 
 
+class InUse(StateError):
+    """Somebody else has the lease: `held`."""
+
+    held: Note | None = None
+
+
 class Lease:
     """A lease that is ours; a thread renews it until `close`."""
 
@@ -138,9 +144,9 @@ class Lease:
         self._refuse_if_lost()
 
     def close(self) -> None:
-        """Let go. What belongs to somebody else by now stays."""
+        """Let go. What belongs to somebody else by now stays, as does what a forked child has of its parent."""
         atexit.unregister(self.close)
-        if self._stopping.is_set():
+        if self._stopping.is_set() or self._note.pid != os.getpid():
             return
         self._stopping.set()
         self._thread.join(RENEW_SECONDS)
@@ -277,11 +283,13 @@ def _careless(storage: Storage) -> StateError:
     )
 
 
-def _in_use(storage: Storage, held: Note) -> StateError:
-    return StateError(
+def _in_use(storage: Storage, held: Note) -> InUse:
+    error = InUse(
         f"another tailrace process is using the state directory {storage.path}: {held}",
         hint=f"one that died is let go {DEAD_SECONDS:g} s after it was last heard of",
     )
+    error.held = held
+    return error
 
 
 def _machine() -> str:

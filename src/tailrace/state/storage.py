@@ -341,13 +341,19 @@ def private(path: str, flags: int) -> int:
 
 
 def _create_locally(path: str) -> None:
-    """A folder that is there already keeps its mode: it may be somebody's for other things as well."""
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    """With its parents, each durable. A folder that is there already keeps its mode: it may be somebody's for other
+    things as well.
+    """
+    folder = os.path.abspath(path)
+    missing = [each for each in (Path(folder), *Path(folder).parents) if not each.exists()]
+    os.makedirs(os.path.dirname(folder), exist_ok=True)
     try:
-        os.mkdir(path, 0o700)
+        os.mkdir(folder, 0o700)
     except FileExistsError:
-        if not os.path.isdir(path):
+        if not os.path.isdir(folder):
             raise
+    for made in missing:
+        _sync_folder(str(made.parent))
 
 
 def _is_flocked(path: str) -> bool | None:

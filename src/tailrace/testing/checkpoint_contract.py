@@ -7,6 +7,8 @@ empty when a test begins. It pickles (`functools.partial`), because some tests o
         @pytest.fixture
         def opened(self, tmp_path):
             return functools.partial(MyStore, tmp_path)
+
+A store in a database is held to `TransactionalContract`.
 """
 
 from __future__ import annotations
@@ -20,12 +22,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
-from typing import IO
+from typing import IO, Any, cast
 
 import msgspec
 import pytest
 
-from tailrace.checkpoints.base import CheckpointStore
+from tailrace.checkpoints.base import CheckpointStore, TransactionalStore
 from tailrace.errors import CheckpointRefused, CheckpointTaken, ConfigError, Misuse
 from tailrace.model.checkpoint import Checkpoint, TableCopy
 from tailrace.model.chunk import Chunk
@@ -343,6 +345,136 @@ class CheckpointContract:
         store.save("orders", at(last + 2))
         assert store.load("orders") == at(last + 2)
         store.close()
+
+
+class TransactionalContract(CheckpointContract):
+    """Also of stores that write in the user's own transaction, whose `mine (id INTEGER)` is in the same database."""
+
+    @pytest.fixture
+    def connected(self) -> Callable[[], Any]:
+        """A function that opens a connection of the user's, of any number, that does not commit by itself."""
+        raise NotImplementedError("a contract needs its own fixture `connected`")
+
+    @pytest.fixture
+    def connection(self, connected: Callable[[], Any]) -> Iterator[Any]:
+        connection = connected()
+        yield connection
+        connection.close()
+
+    @pytest.fixture
+    def held(self, opened: Opened) -> Iterator[TransactionalStore]:
+        """Has `orders`, at 7."""
+        store = cast(TransactionalStore, opened())
+        store.claim("orders")
+        store.save("orders", at(7))
+        yield store
+        store.close()
+
+    def test_rows_and_checkpoint_are_committed_together(
+        self, held: TransactionalStore, connection: Any, opened: Opened
+    ) -> None:
+        wrote(connection, 1)
+        held.save_within(connection, "orders", at(8))
+        watching = opened()
+        assert watching.load("orders") == at(7), "nothing is there yet"
+        connection.commit()
+        assert (watching.load("orders"), rows_of(connection)) == (at(8), [1])
+        watching.close()
+        assert held.load("orders") == at(8)
+        held.save("orders", at(9))
+
+    def test_rows_and_checkpoint_are_rolled_back_together(self, held: TransactionalStore, connection: Any) -> None:
+        wrote(connection, 1)
+        held.save_within(connection, "orders", at(8))
+        connection.rollback()
+        assert (held.load("orders"), rows_of(connection)) == (at(7), [])
+        wrote(connection, 2)
+        held.save_within(connection, "orders", at(8))
+        connection.commit()
+        assert (held.load("orders"), rows_of(connection)) == (at(8), [2])
+
+    def test_a_transaction_may_hold_several_saves_and_begin_with_one(
+        self, held: TransactionalStore, connection: Any
+    ) -> None:
+        held.save_within(connection, "orders", at(8))
+        wrote(connection, 1)
+        held.save_within(connection, "orders", at(9))
+        connection.commit()
+        assert (held.load("orders"), rows_of(connection)) == (at(9), [1])
+
+    def test_what_may_not_follow_is_refused_and_the_rest_can_still_be_rolled_back(
+        self, held: TransactionalStore, connection: Any
+    ) -> None:
+        wrote(connection, 1)
+        with pytest.raises(CheckpointRefused, match="would go back"):
+            held.save_within(connection, "orders", at(6, events=9))
+        connection.rollback()
+        assert (held.load("orders"), rows_of(connection)) == (at(7), [])
+
+    def test_nothing_is_saved_within_without_a_claim(self, held: TransactionalStore, connection: Any) -> None:
+        with pytest.raises(Misuse, match="invoices"):
+            held.save_within(connection, "invoices", at(8))
+
+    def test_a_holder_that_was_replaced_writes_no_more_within_either(
+        self,
+        held: TransactionalStore,
+        connection: Any,
+        opened: Opened,
+        forget_holder: Callable[[CheckpointStore, str], None],
+    ) -> None:
+        forget_holder(held, "orders")
+        other = opened()
+        other.claim("orders")
+        wrote(connection, 1)
+        with pytest.raises(CheckpointTaken, match="taken over"):
+            held.save_within(connection, "orders", at(8))
+        connection.rollback()
+        assert (other.load("orders"), rows_of(connection)) == (at(7), [])
+        other.close()
+
+    @pytest.mark.crash
+    def test_a_killed_consumer_has_written_each_number_once(
+        self, opened: Opened, connected: Callable[[], Any], connection: Any
+    ) -> None:
+        """Three are killed, one after the other, each at some moment: every number is there, none is twice."""
+        told = 0
+        for _ in range(3):
+            with child(partial(count_within, opened, connected)) as (process, answers):
+                told = [int(next(answers)) for _ in range(7)][-1]
+                process.kill()
+                process.wait()
+                told = max([told, *map(int, answers)])
+        store = cast(TransactionalStore, opened())
+        wait_until(lambda: claimed(store, "orders"), seconds=120, what="the name to be free", every=0.1)
+        found = store.load("orders")
+        assert found is not None
+        assert found.events in (told, told + 1)
+        assert rows_of(connection) == list(range(1, found.events + 1))
+        store.close()
+
+
+def count_within(opened: Opened, connected: Callable[[], Any]) -> None:
+    """A consumer whose rows are the numbers of its checkpoints."""
+    store, connection = cast(TransactionalStore, opened()), connected()
+    wait_until(lambda: claimed(store, "orders"), seconds=120, what="the name to be free", every=0.1)
+    present = store.load("orders")
+    for number in count(present.events + 1 if present else 1):
+        wrote(connection, number)
+        store.save_within(connection, "orders", at(number))
+        connection.commit()
+        print(number, flush=True)  # noqa: T201 - this is how it is heard
+
+
+def wrote(connection: Any, number: int) -> None:
+    connection.cursor().execute(f"INSERT INTO mine VALUES ({number})")
+
+
+def rows_of(connection: Any) -> list[int]:
+    cursor = connection.cursor()
+    cursor.execute("SELECT id FROM mine ORDER BY id")
+    found = [row[0] for row in cursor.fetchall()]
+    connection.rollback()
+    return found
 
 
 def save_always(opened: Opened, name: str) -> None:
