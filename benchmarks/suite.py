@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import psycopg
 
-from benchmarks import copying, debezium, latency, loading, memory, ours, starting, streaming, transforming
+from benchmarks import copying, debezium, embedding, latency, loading, memory, ours, starting, streaming, transforming
 from benchmarks.backlog import (
     FINGERPRINT,
     NEW_ROW,
@@ -37,6 +37,13 @@ STREAM_RACES: Sequence[Pairs] = [
         "sqlite_vs_debezium": ("sqlite", "debezium"),
         "postgres_vs_debezium": ("postgres", "debezium"),
         "postgres_vs_null": ("postgres", "null"),
+    },
+]
+EMBEDDED_RACES: Sequence[Pairs] = [
+    {
+        "embedded_arrow_vs_capture": ("arrow", "capture"),
+        "embedded_arrow_vs_psycopg": ("arrow", "psycopg"),
+        "embedded_events_vs_debezium": ("events", "debezium"),
     },
 ]
 SNAPSHOT_RACES: Sequence[Pairs] = [
@@ -78,6 +85,26 @@ def stream(run: Run) -> list[Result]:
             "postgres": lambda: _stream_to_postgres(backlog, target),
         }
         return [each for pairs in STREAM_RACES for each in _compare(run, pairs, contenders, backlog.changes)]
+
+
+def embedded(run: Run) -> list[Result]:
+    """The backlog, consumed inside of a Python program: as record batches, and as events."""
+    with PostgresServer.start(settings=SETTINGS) as source:
+        backlog = make_backlog(source, run.scale, prepare=ours.prepare_streams)
+        contenders: dict[str, Contender] = {
+            "capture": lambda: _capture(backlog),
+            "arrow": lambda: embedding.arrow(backlog),
+            "events": lambda: embedding.events(backlog),
+            "psycopg": lambda: embedding.psycopg_loop(backlog),
+            "debezium": lambda: debezium.read_backlog(backlog),
+        }
+        results = [each for pairs in EMBEDDED_RACES for each in _compare(run, pairs, contenders, backlog.changes)]
+        rates = {"embedded_arrow_changes_per_second": "arrow", "embedded_events_per_second": "events"}
+        wanted = {name: contenders[who] for name, who in rates.items() if name in run.wanted}
+        for name, heat in race(wanted, run.repeat, run.say).items() if wanted else ():
+            rate = None if heat.best is None else backlog.changes / heat.best
+            results.append(result(name, rate, run.details(tailrace=heat.describe(backlog.changes))))
+        return results
 
 
 def snapshot(run: Run) -> list[Result]:
@@ -197,6 +224,11 @@ def _bulk(
 
 GROUPS: dict[Callable[[Run], list[Result]], Sequence[str]] = {
     stream: [name for pairs in STREAM_RACES for name in pairs],
+    embedded: [
+        *(name for pairs in EMBEDDED_RACES for name in pairs),
+        "embedded_arrow_changes_per_second",
+        "embedded_events_per_second",
+    ],
     decode: ["decode_changes_per_second"],
     snapshot: [name for pairs in SNAPSHOT_RACES for name in pairs],
     commit_to_readable: ["latency_p50_seconds", "latency_p95_seconds", "latency_p99_seconds"],

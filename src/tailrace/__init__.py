@@ -9,6 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tailrace.embedded.api import capture
+    from tailrace.embedded.batch import Batch
+    from tailrace.embedded.stream import Stream
     from tailrace.errors import (
         CheckpointRefused,
         CheckpointTaken,
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Batch",
     "CheckpointRefused",
     "CheckpointTaken",
     "ConfigError",
@@ -52,12 +56,20 @@ __all__ = [
     "SourceRefused",
     "SourceUnavailable",
     "StateError",
+    "Stream",
     "TailraceError",
     "ValueRefused",
+    "capture",
     "register",
 ]
 
-_HOMES = {"Pipeline": "tailrace.pipeline.api", "register": "tailrace.spark.registering"}
+_HOMES = {
+    "Batch": "tailrace.embedded.batch",
+    "Pipeline": "tailrace.pipeline.api",
+    "Stream": "tailrace.embedded.stream",
+    "capture": "tailrace.embedded.api",
+    "register": "tailrace.spark.registering",
+}
 
 
 def __getattr__(name: str) -> Any:

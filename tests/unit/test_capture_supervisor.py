@@ -12,9 +12,9 @@ import pytest
 from tailrace import config
 from tailrace.errors import EngineLost, SinkRejected
 from tailrace.events import CaptureRestart, Event
+from tailrace.model.backoff import Backoff
 from tailrace.model.watermark import SourceIdentity
 from tailrace.pipeline import capture_supervisor as supervisor
-from tailrace.pipeline.backoff import Backoff
 from tailrace.pipeline.capture_process import Order
 from tailrace.pipeline.capture_supervisor import CaptureSupervisor
 from tailrace.pipeline.threads import WatchedThread

@@ -147,14 +147,19 @@ def read_header(storage: Storage, name: SegmentName) -> Header:
 def read(storage: Storage, name: SegmentName) -> tuple[Header, Frames]:
     """The whole segment, verified."""
     with _opened(storage, name) as file:
-        version, header = _read_header(file, name)
-        transactions = whole(file, header.transactions_length)
-        if zlib.crc32(transactions) != header.transactions_crc:
-            raise Damaged("a checksum does not match")
-        buffer, bounds = _read_messages(file, header) if version > 1 else _read_stream(file, header)
-        widths = _read_widths(file, header) if header.count else None
-        if file.read(1):
-            raise Damaged("bytes lie behind its end")
+        return read_from(file, name)
+
+
+def read_from(file: Readable, name: SegmentName) -> tuple[Header, Frames]:
+    """The segment that a file holds, and nothing behind it. Raises Damaged."""
+    version, header = _read_header(file, name)
+    transactions = whole(file, header.transactions_length)
+    if zlib.crc32(transactions) != header.transactions_crc:
+        raise Damaged("a checksum does not match")
+    buffer, bounds = _read_messages(file, header) if version > 1 else _read_stream(file, header)
+    widths = _read_widths(file, header) if header.count else None
+    if file.read(1):
+        raise Damaged("bytes lie behind its end")
     told = (_read_ipc(transactions), header.definitions, header.tables, widths)
     return header, Frames(header.kind, header.first, buffer, bounds, *told)
 

@@ -10,15 +10,22 @@ from tailrace.model.watermark import SourceIdentity
 
 
 class TableCopy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A snapshot of one table under way: `left` are the chunks that nobody has acknowledged."""
+    """A snapshot of one table under way: `left` are the chunks that nobody has acknowledged.
+
+    The initial one has a `visibility`, what the first of its chunks was read under: changes that it sees are not
+    delivered. No transaction that it sees ends after `until`; once the stream is there, the copy is over.
+    """
 
     schema: TableSchema
     left: tuple[Chunk, ...]
-    visibility: str = ""  # what the first of its chunks was read under: later changes that it sees are not delivered
+    visibility: str = ""
     where: str = ""
     generation: int = 1
     is_paused: bool = False
+    is_again: bool = False  # what was delivered of the table before is void: its rows begin with a truncate
     rows: int = 0  # acknowledged so far
+    chunks: int = 0  # how many it had
+    until: str = ""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,7 +42,7 @@ class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     skip: int = 0
     transaction: str = ""
     copies: tuple[TableCopy, ...] = ()
-    copied: dict[
-        str, str
-    ] = {}  # tables whose snapshot is over while the stream has not reached its end: its visibility
+    tables: dict[str, str] = {}  # those that are followed: a digest of the columns that they were delivered with last
+    memberships: dict[str, str] = {}  # the same: that they were in the source's stream without a break
+    snapshots: int = 0  # how many were begun: the generation of the last one
     metadata: dict[str, str] = {}  # the user's own

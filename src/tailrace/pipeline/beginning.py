@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from tailrace import events
 from tailrace.errors import SinkUnavailable, SourceUnavailable, StateUnavailable, TailraceError
-from tailrace.pipeline.backoff import Backoff
+from tailrace.model.backoff import Backoff
 
 LOOP_SECONDS = 0.05
 CONNECT_SECONDS = 15.0

@@ -16,8 +16,8 @@ import msgspec
 
 from tailrace import config, events, registry
 from tailrace.errors import ConfigError, StateError, TailraceError
+from tailrace.model.backoff import Backoff
 from tailrace.pipeline import preflight
-from tailrace.pipeline.backoff import Backoff
 from tailrace.pipeline.beginning import LOOP_SECONDS, Beginning, Stopped
 from tailrace.pipeline.capture_elsewhere import BEAT_SECONDS, TELL_SECONDS, Report, read_acknowledged
 from tailrace.pipeline.capture_process import Acknowledge, Order, Progress

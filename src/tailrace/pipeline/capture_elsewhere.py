@@ -17,7 +17,7 @@ import msgspec
 from tailrace import config, events
 from tailrace.errors import ConfigError, StateError, StateUnavailable, TailraceError
 from tailrace.log.reader import LogReader, made_anew
-from tailrace.pipeline.backoff import Backoff
+from tailrace.model.backoff import Backoff
 from tailrace.pipeline.capture_process import Acknowledge, Progress
 from tailrace.pipeline.threads import WatchedThread
 from tailrace.state import scratch

@@ -12,8 +12,8 @@ import msgspec
 
 from tailrace import errors, events
 from tailrace.errors import SourceUnavailable, TailraceError
+from tailrace.model.backoff import Backoff
 from tailrace.model.stored import from_json
-from tailrace.pipeline.backoff import Backoff
 from tailrace.pipeline.capture_process import Acknowledge, Failed, Order, Progress, Remark, Word
 from tailrace.pipeline.threads import WatchedThread
 from tailrace.state import scratch

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from tailrace import events
 from tailrace.errors import TailraceError
-from tailrace.pipeline.backoff import Backoff
+from tailrace.model.backoff import Backoff
 from tailrace.pipeline.follower import SinkFollower
 from tailrace.pipeline.table_supervisor import TableSupervisor
 from tailrace.sinks.base import Sink

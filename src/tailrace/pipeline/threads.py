@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tailrace.errors import EngineDisturbed, EngineLost, TailraceError
-from tailrace.pipeline.backoff import Backoff
+from tailrace.model.backoff import Backoff
 
 IDLE_SECONDS = 0.05
 

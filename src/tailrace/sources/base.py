@@ -18,9 +18,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tailrace.config import Settings
-from tailrace.errors import SourceUnavailable
+from tailrace.errors import SourceRefused, SourceUnavailable
 from tailrace.model.changes import Changes
 from tailrace.model.chunk import Chunk
+from tailrace.model.event import SourceMessage
 from tailrace.model.frames import Frames
 from tailrace.model.lifecycle import StoredAs
 from tailrace.model.rows import Rows
@@ -100,6 +101,14 @@ class Published(msgspec.Struct, frozen=True):
         return (*self.added, *self.moved, *self.removed)
 
 
+class LoggedMessage(msgspec.Struct, frozen=True):
+    """`transaction` is the row of it among those of the frames."""
+
+    offset: int
+    transaction: int
+    message: SourceMessage
+
+
 class TableLocked(SourceUnavailable):
     """Somebody holds a lock on the table that lets nobody read it. Other tables are not concerned."""
 
@@ -176,6 +185,10 @@ class Source(Protocol):
     def tables(self) -> list[TableSchema]:
         """The tables to capture, as they are now."""
 
+    def readable(self) -> list[TableSchema]:
+        """Those that can be read, whether or not they are in the stream. Optional."""
+        return self.tables()
+
     def facts(self, refused: Mapping[str, str] = ...) -> list[TableFacts]:
         """The same tables, with what the stream does not tell of them.
 
@@ -215,6 +228,15 @@ class Source(Protocol):
     def decode(frames: Frames, first: int, last: int, tables: Collection[str] | None = None) -> Iterator[Changes]:
         """The changes that have the offsets `first … last`, of all tables or of these. Asks nobody."""
 
+    @staticmethod
+    def messages(frames: Frames, first: int, last: int) -> Iterator[LoggedMessage]:  # noqa: ARG004
+        """What applications themselves wrote into the source's log, in the same range. Optional, and asks nobody."""
+        return iter(())
+
+    def transaction_ids(self, transactions: pa.RecordBatch) -> list[str]:
+        """What the source calls each of these transactions of a segment; the same when it sends them again."""
+        return self.end_positions(transactions)
+
     transaction_columns: ClassVar[pa.Schema]
     """What `decode` tells of a transaction; users see it. `_commit_time` at least."""
 
@@ -222,6 +244,10 @@ class Source(Protocol):
     def plan_snapshot(self, table: TableSchema, chunk_bytes: int) -> list[Chunk]: ...
     def read_chunk(self, table: TableSchema, chunk: Chunk, snapshot: str, form: str = "") -> Iterator[Rows]:
         """In a task: the chunk's rows as the snapshot sees them, encoded in `form` if the source has them so."""
+
+    def read_where(self, table: TableSchema, chunk: Chunk, snapshot: str, where: str) -> Iterator[pa.RecordBatch]:
+        """As `read_chunk`: only the rows for which a condition in the source's own words is true. Optional."""
+        raise SourceRefused(f"rows of {table.table} can not be chosen by a condition: this source has no such thing")
 
     def read_all(self, table: TableSchema, snapshot: str | None = None) -> Iterator[pa.RecordBatch]:
         """All rows of a table, as a snapshot sees them or as they are, to be compared with what a sink has."""

@@ -100,9 +100,9 @@ class CheckpointContract:
     def test_what_is_saved_is_loaded_exactly(self, store: CheckpointStore, opened: Opened) -> None:
         chunks = tuple(Chunk("public.orders", number, 9, place="(1, 'ä')") for number in range(3))
         copies = (TableCopy(ORDERS, chunks, "740:744:741", "id > 3", 2, is_paused=True, rows=17),)
-        copied = {"public.items": "740:744:"}
+        tables = {"public.items": "0a1b"}
         whole = at(
-            7, skip=3, transaction="744", copies=copies, copied=copied, metadata={"é'\"\\": "%s ? \x00 \U0001f9a6"}
+            7, skip=3, transaction="744", copies=copies, tables=tables, metadata={"é'\"\\": "%s ? \x00 \U0001f9a6"}
         )
         store.claim("orders")
         store.save("orders", whole)

@@ -76,9 +76,10 @@ class PostgresCapture(Capture):
         binary: bool,
         mark_seconds: float,
         known: SourceIdentity | None = None,
+        messages: bool = False,
     ) -> None:
         self._url = url
-        self._connect = functools.partial(ReplicationStream, url, slot, publications)
+        self._connect = functools.partial(ReplicationStream, url, slot, publications, messages=messages)
         self._stream, self.identity = self._open_stream(after, binary=binary, known=known)
         self._is_binary = binary
         self._messages: list[Any] = []

@@ -102,6 +102,12 @@ WHERE p.pubname = ANY (%s)
 ORDER BY 1, a.attnum
 """
 
+_ALL_COLUMNS = """
+SELECT a.attrelid::bigint, a.attname, a.atttypid::bigint, a.atttypmod, a.attnum
+FROM pg_attribute a WHERE a.attrelid = ANY (%s::bigint[]::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY 1, a.attnum
+"""
+
 # Without the view pg_publication_tables, which waits for every table that somebody has locked.
 _PUBLISHED_TYPES = """
 SELECT DISTINCT a.atttypid::bigint, a.atttypmod
@@ -160,8 +166,19 @@ def table_schemas(
 
     A few queries for all of them, because we ask again every few seconds.
     """
+    return _schemas(connection, tables, connection.execute(_COLUMNS, [list(publications)]))
+
+
+def whole_schemas(connection: psycopg.Connection[Any], tables: Sequence[SourceTable]) -> list[TableSchema]:
+    """The same with all columns, whether or not anybody publishes them."""
+    return _schemas(connection, tables, connection.execute(_ALL_COLUMNS, [[table.oid for table in tables]]))
+
+
+def _schemas(
+    connection: psycopg.Connection[Any], tables: Iterable[SourceTable], listed: Iterable[tuple[Any, ...]]
+) -> list[TableSchema]:
     columns: dict[int, list[tuple[str, int, int, int]]] = {}
-    for oid, *column in connection.execute(_COLUMNS, [list(publications)]):
+    for oid, *column in listed:
         columns.setdefault(oid, []).append(tuple(column))
     types = fetch_types(connection, (oid for rows in columns.values() for _, oid, _, _ in rows))
     found = [table for table in tables if table.oid in columns]

@@ -17,8 +17,10 @@ import pyarrow as pa
 from tailrace.errors import DecodeError, SourceError, ValueRefused
 from tailrace.model import frames as model
 from tailrace.model.changes import Changes, Flags, Op
+from tailrace.model.event import SourceMessage
 from tailrace.model.frames import PADDING, Definition, Frames
 from tailrace.model.schema import Identity, TableSchema
+from tailrace.sources.base import LoggedMessage
 from tailrace.sources.postgres.values.decoders import decode_values
 from tailrace.sources.postgres.values.lanes import HAS_VALUE, UNCHANGED, Bytes, Integers, Lane, big_endian, blank, walk
 
@@ -47,7 +49,7 @@ _B, _C, _O, _R, _Y, _I, _U, _D, _T, _M, _K = (ord(kind) for kind in "BCORYIUDTMk
 _KNOWN = np.zeros(256, np.bool_)
 _KNOWN[[_B, _C, _O, _R, _Y, _I, _U, _D, _T, _M, _K]] = True
 _SHORTEST = np.ones(256, np.int64)
-_SHORTEST[[_B, _C, _I, _U, _D, _T, _K]] = [21, 26, 8, 8, 8, 10, 17]
+_SHORTEST[[_B, _C, _I, _U, _D, _T, _M, _K]] = [21, 26, 8, 8, 8, 10, 15, 17]
 _LONGEST = np.full(256, 1 << 62, np.int64)
 _LONGEST[[_B, _C, _K]] = _SHORTEST[[_B, _C, _K]]
 _MUST_BE_INSIDE = np.zeros(256, np.bool_)
@@ -145,6 +147,7 @@ def index_transactions(
     begins = np.flatnonzero(kinds == _B)
     ends = np.flatnonzero(kinds == _C)
     marks = np.flatnonzero(kinds == _K)
+    lone = _lone_messages(buffer, starts, kinds)
     head = [] if carried is None else [carried]
     begin = _joined([t.begin for t in head], begins + first)
     xid = _joined([t.xid for t in head], big_endian(buffer, starts[begins] + 17, 4) & 0xFFFFFFFF)
@@ -159,17 +162,26 @@ def index_transactions(
         still_open = OpenTransaction(int(begin[-1]), int(xid[-1]), int(time[-1]), int(commit[-1]))
     mark_position = big_endian(buffer, starts[marks] + 1, 8)
     mark_time = big_endian(buffer, starts[marks] + 9, 8) + EPOCH_US
+    lone_position = big_endian(buffer, starts[lone] + 2, 8)
+    nothing = np.zeros(len(lone), np.int64)
     columns = [
-        np.concatenate([begin, marks + first]),
-        np.concatenate([end, marks + first]),
-        np.concatenate([xid, np.zeros(len(marks), np.int64)]),
-        np.concatenate([time, mark_time]),
-        np.concatenate([commit, mark_position]),
-        np.concatenate([end_position, mark_position]),
+        np.concatenate([begin, marks + first, lone + first]),
+        np.concatenate([end, marks + first, lone + first]),
+        np.concatenate([xid, np.zeros(len(marks), np.int64), nothing]),
+        np.concatenate([time, mark_time, nothing]),
+        np.concatenate([commit, mark_position, lone_position]),
+        np.concatenate([end_position, mark_position, lone_position + 1]),  # what lies before that is not sent again
     ]
     order = np.argsort(columns[0], kind="stable")
     arrays = [pa.array(column[order]) for column in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=TRANSACTIONS), still_open
+
+
+def _lone_messages(buffer: Bytes, starts: Integers, kinds: Bytes) -> Integers:
+    """Message messages that belong to no transaction: each ends by itself, as a mark does."""
+    rows = np.flatnonzero(kinds == _M)
+    lone: Integers = rows[buffer[starts[rows] + 1] == 0]
+    return lone
 
 
 def _joined(head: list[int], rest: Integers) -> Integers:
@@ -299,6 +311,29 @@ def _decode_together(frames: Frames, kinds: Bytes, rows: Integers, schema: Table
         before_rows=old_rows,
         before=_typed(buffer, old, schema, len(old_rows)),
     )
+
+
+def messages(frames: Frames, first: int, last: int) -> Iterator[LoggedMessage]:
+    """The Message messages: what `pg_logical_emit_message` wrote."""
+    low, high = first - frames.first, last - frames.first + 1
+    rows = np.flatnonzero(frames.buffer[frames.bounds[:-1]][low:high] == _M) + low
+    begins = frames.transactions.column("begin").to_numpy()
+    for row in rows.tolist():
+        data = frames.buffer[frames.bounds[row] : frames.bounds[row + 1]].tobytes()
+        transaction = int(np.searchsorted(begins, row + frames.first, side="right")) - 1
+        yield LoggedMessage(row + frames.first, transaction, parse_message(data, row + frames.first))
+
+
+def parse_message(data: bytes, offset: int) -> SourceMessage:
+    try:
+        is_transactional, _ = struct.unpack_from(">?q", data, 1)
+        prefix, rest = data[10:].split(b"\0", 1)
+        (length,) = struct.unpack_from(">I", rest)
+        if len(rest) != 4 + length:
+            raise ValueError
+        return SourceMessage(prefix.decode(), rest[4:], is_transactional)
+    except (struct.error, ValueError) as error:
+        raise DecodeError(f"the Message message at offset {offset} is cut short or malformed") from error
 
 
 def told_of(transactions: pa.RecordBatch) -> pa.RecordBatch:

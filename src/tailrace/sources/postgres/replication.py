@@ -33,8 +33,8 @@ BURST_BYTES = 8 << 20  # and their size, give or take the last one
 class ReplicationStream:
     """A connection for one slot, and the stream on it. `server_end` is how far the server says its log goes for us."""
 
-    def __init__(self, url: str, slot: str, publications: Sequence[str]) -> None:
-        self._url, self.slot, self._publications = url, slot, publications
+    def __init__(self, url: str, slot: str, publications: Sequence[str], *, messages: bool = False) -> None:
+        self._url, self.slot, self._publications, self._messages = url, slot, publications, messages
         self._connection = connect(url, replication=True, application=f"tailrace {slot}")
         self.pgconn = self._connection.pgconn
         self.server_end = 0
@@ -47,6 +47,8 @@ class ReplicationStream:
         options = ["proto_version '1'", f"publication_names '{quoted.replace(chr(39), chr(39) * 2)}'"]
         if binary:
             options.append("binary 'true'")
+        if self._messages:
+            options.append("messages 'true'")
         command = f'START_REPLICATION SLOT "{self.slot}" LOGICAL {format_lsn(start)} ({", ".join(options)})'
         result = self.pgconn.exec_(command.encode())
         if result.status != pq.ExecStatus.COPY_BOTH:
@@ -54,7 +56,7 @@ class ReplicationStream:
 
     def another(self) -> ReplicationStream:
         """On a connection of its own."""
-        return ReplicationStream(self._url, self.slot, self._publications)
+        return ReplicationStream(self._url, self.slot, self._publications, messages=self._messages)
 
     def end(self) -> None:
         """End the stream, and drop what is on its way: afterwards another one has the slot at once."""
@@ -70,6 +72,12 @@ class ReplicationStream:
 
         A message larger than BURST_BYTES is the last one of its burst.
         """
+        try:
+            return self._read(messages)
+        except psycopg.Error as error:
+            raise self._gone(error) from error
+
+    def _read(self, messages: list[Any]) -> int:
         get, append = self.pgconn.get_copy_data, messages.append
         size = 0
         for _ in range(BURST):
@@ -96,7 +104,7 @@ class ReplicationStream:
             try:
                 self.pgconn.consume_input()
             except psycopg.Error as error:
-                raise SourceUnavailable(f"PostgreSQL at {server_of(self._url)} went away: {error}".strip()) from error
+                raise self._gone(error) from error
             return True
         return False
 
@@ -107,12 +115,18 @@ class ReplicationStream:
     def send_status(self, received: int, confirmed: int, *, wants_reply: bool = False) -> None:
         """Tell the server what we have (`received`) and what it may forget (`confirmed`)."""
         now = int(time.time() * 1_000_000) - EPOCH_US
-        self.pgconn.put_copy_data(_STATUS.pack(b"r", received, confirmed, confirmed, now, wants_reply))
-        self.pgconn.flush()
+        try:
+            self.pgconn.put_copy_data(_STATUS.pack(b"r", received, confirmed, confirmed, now, wants_reply))
+            self.pgconn.flush()
+        except psycopg.Error as error:
+            raise self._gone(error) from error
         self.is_reply_requested = False
 
     def close(self) -> None:
         self._connection.close()
+
+    def _gone(self, error: psycopg.Error) -> SourceUnavailable:
+        return SourceUnavailable(f"PostgreSQL at {server_of(self._url)} went away: {error}".strip())
 
     def _keepalive(self, data: Any) -> None:
         kind, end, _, wants_reply = struct.unpack(">cqqb", bytes(data))

@@ -182,7 +182,16 @@ def _has_columns(connection: psycopg.Connection[Any], table: TableSchema) -> boo
     return bool(row[0] == [column.name for column in columns])
 
 
-def read_chunk(url: str, table: TableSchema, chunk: Chunk, snapshot: str, form: str = "") -> Iterator[Rows]:
+def read_where(url: str, table: TableSchema, chunk: Chunk, snapshot: str, where: str) -> Iterator[pa.RecordBatch]:
+    """The rows of one chunk for which the condition is true. It is the caller's own SQL, read as one expression."""
+    for rows in read_chunk(url, table, chunk, snapshot, where=where):
+        assert isinstance(rows, pa.RecordBatch)
+        yield rows
+
+
+def read_chunk(
+    url: str, table: TableSchema, chunk: Chunk, snapshot: str, form: str = "", *, where: str = ""
+) -> Iterator[Rows]:
     """The rows of one chunk, as the snapshot sees them. Raises TableRewritten if its pages are not the planned ones."""
     is_encoded = form == POSTGRES_COPY and all(has_binary_decoder(column.type) for column in table.columns)
     read = _copy_encoded if is_encoded else _copy_rows
@@ -197,13 +206,13 @@ def read_chunk(url: str, table: TableSchema, chunk: Chunk, snapshot: str, form: 
                 raise TableRewritten(chunk.table)
             if not _has_columns(connection, table):
                 raise TableRewritten(chunk.table)
-            yield from read(connection, table, _pages_query(table, pages))
+            yield from read(connection, table, _pages_query(table, pages, where))
             connection.execute("COMMIT")
         except psycopg.errors.UndefinedTable as error:
             raise TableRewritten(chunk.table) from error
-        except psycopg.errors.UndefinedColumn as error:
-            raise TableRewritten(chunk.table) from error
         except psycopg.Error as error:
+            if isinstance(error, psycopg.errors.UndefinedColumn) and not where:
+                raise TableRewritten(chunk.table) from error
             with table_errors(url, table, f"copying {table.table}"):
                 raise error
 
@@ -235,9 +244,10 @@ def _from(connection: psycopg.Connection[Any], table: TableSchema) -> str:
     return name if row and row[0] else f"ONLY {name}"
 
 
-def _pages_query(table: TableSchema, pages: Pages) -> str:
-    where = f"ctid >= '({pages.first},0)'::tid AND ctid < '({pages.end},0)'::tid"
-    return f"{_select(table)} FROM ONLY {pages.relation} WHERE {where}"
+def _pages_query(table: TableSchema, pages: Pages, where: str) -> str:
+    inside = f"ctid >= '({pages.first},0)'::tid AND ctid < '({pages.end},0)'::tid"
+    condition = f" AND ({where}\n)" if where else ""
+    return f"{_select(table)} FROM ONLY {pages.relation} WHERE {inside}{condition}"
 
 
 def _select(table: TableSchema, *, as_text: bool = False) -> str:

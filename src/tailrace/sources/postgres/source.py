@@ -132,6 +132,13 @@ class PostgresSource(Source):
             wanted = [t for t in list_tables(connection) if self.patterns.matches(t.schema, t.name)]
             return table_schemas(connection, wanted, self.publications)
 
+    def readable(self) -> list[TableSchema]:
+        with source_errors(self.url, "listing the tables"), connect(self.url) as connection:
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            self._require_tables(connection)
+            wanted = [t for t in list_tables(connection) if self.patterns.matches(t.schema, t.name)]
+            return catalog.whole_schemas(connection, wanted)
+
     def facts(self, refused: Mapping[str, str] = MappingProxyType({})) -> list[TableFacts]:
         with source_errors(self.url, "reading the catalog"), connect(self.url) as connection:
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -203,9 +210,14 @@ class PostgresSource(Source):
             known=known,
             binary=self.settings.binary and self._all_binary(),
             mark_seconds=self._heartbeat_seconds,
+            messages=self.settings.messages,
         )
 
+    def transaction_ids(self, transactions: pa.RecordBatch) -> list[str]:
+        return [str(xid) for xid in transactions.column("xid").to_pylist()]
+
     decode = staticmethod(pgoutput.decode)
+    messages = staticmethod(pgoutput.messages)
     transaction_columns = pgoutput.TOLD
 
     def export_snapshot(self) -> AbstractContextManager[ExportedSnapshot]:
@@ -216,6 +228,9 @@ class PostgresSource(Source):
 
     def read_chunk(self, table: TableSchema, chunk: Chunk, snapshot_id: str, form: str = "") -> Iterator[Rows]:
         return snapshot.read_chunk(self.url, table, chunk, snapshot_id, form)
+
+    def read_where(self, table: TableSchema, chunk: Chunk, snapshot_id: str, where: str) -> Iterator[pa.RecordBatch]:
+        return snapshot.read_where(self.url, table, chunk, snapshot_id, where)
 
     def read_all(self, table: TableSchema, snapshot_id: str | None = None) -> Iterator[pa.RecordBatch]:
         return snapshot.read_all(self.url, table, snapshot=snapshot_id, as_text=True)

@@ -1,0 +1,194 @@
+"""The start of a stream: its place is claimed, the source made ready, and what has to be copied planned.
+
+The order: the slot is made, then a snapshot is taken, then the first checkpoint is durable. Whatever a crash cuts off,
+the next start finds either a checkpoint, or none and a slot that has everything since it was made.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import msgspec
+
+from tailrace import failpoints
+from tailrace.checkpoints.base import CheckpointStore
+from tailrace.embedded.copying import Copying
+from tailrace.embedded.options import Options, SnapshotMode
+from tailrace.embedded.progress import with_copy
+from tailrace.embedded.versions import version_of
+from tailrace.errors import CheckpointRefused, PositionLost, SourceChanged, SourceRefused, TailraceError
+from tailrace.model.backoff import Backoff
+from tailrace.model.checkpoint import Checkpoint
+from tailrace.model.schema import TableSchema
+from tailrace.sources.base import Capture, Source, TableFacts
+
+START_SECONDS = 15.0
+SETTLE_SECONDS = 0.2
+
+T = TypeVar("T")
+
+failpoints.declare("embedded-prepared", "slot and publication are there, no checkpoint is")
+failpoints.declare("embedded-planned", "the first checkpoint is durable, nothing was delivered")
+
+
+class Begun(msgspec.Struct):
+    """`tables` are those to be followed, as they are now. Without a stream there is no capture."""
+
+    checkpoint: Checkpoint
+    tables: dict[str, TableSchema]
+    capture: Capture | None = None
+
+
+class Beginning:
+    def __init__(self, source: Source, store: CheckpointStore, kind: str, options: Options, copying: Copying) -> None:
+        self._source, self._store, self._kind = source, store, kind
+        self._options, self._copying = options, copying
+
+    def begin(self) -> Begun:
+        known = self._store.load(self._options.name)
+        if known is not None and known.kind != self._kind:
+            raise CheckpointRefused(
+                f"checkpoint {self._options.name} is of a {known.kind} source, and this is {self._kind}",
+                hint="give the stream a name of its own, or delete the checkpoint",
+            )
+        return self._only(known) if self._options.snapshot is SnapshotMode.ONLY else self._stream(known)
+
+    # --- a stream
+
+    def _stream(self, known: Checkpoint | None) -> Begun:
+        position = patiently(lambda: self._source.prepare(_nobody, lambda: self._refuse_new(known)))
+        failpoints.reached("embedded-prepared")
+        after, source = (position, None) if known is None else (known.position, known.source)
+        capture = patiently(lambda: self._source.capture(after, 1, {}, source))
+        try:
+            checkpoint = known or Checkpoint(self._kind, position, 0, source=capture.identity)
+            facts = self._facts()
+            checkpoint = _noted(checkpoint, facts) if _is_seeded(known) else self.with_tables(checkpoint, facts)
+            if checkpoint != known:
+                self._store.save(self._options.name, checkpoint)
+            failpoints.reached("embedded-planned")
+        except BaseException:
+            capture.close()
+            raise
+        return Begun(checkpoint, {each.schema.table: each.schema for each in facts}, capture)
+
+    def _refuse_new(self, known: Checkpoint | None) -> None:
+        """A slot is about to be made: whoever was at a place of the old one has lost it."""
+        if known is not None:
+            raise PositionLost(
+                f"the source does not have what follows {known.position} any more: its replication slot is gone",
+                hint=f"delete the checkpoint {self._options.name} to begin anew",
+            )
+
+    def _facts(self) -> list[TableFacts]:
+        facts = patiently(self._source.facts)
+        troubled = [each for each in facts if each.trouble]
+        if troubled:
+            table = troubled[0].schema.table
+            raise SourceRefused(
+                f"{table} can not be followed: {troubled[0].trouble}",
+                hint=f'mend it, or leave it out: tables=[…, "!{table}"]',
+                table=table,
+            )
+        return facts
+
+    def with_tables(self, before: Checkpoint, facts: list[TableFacts]) -> Checkpoint:
+        """With copies of the tables that have to be copied, and knowing those that are followed from now on."""
+        copied = {copy.schema.table for copy in before.copies}
+        new = [each for each in facts if each.schema.table not in before.tables.keys() | copied]
+        broken = [each for each in facts if _is_broken(before, each)]
+        if broken and self._options.snapshot is SnapshotMode.NEVER:
+            raise PositionLost(
+                f"{broken[0].schema.table} was not in the source's stream for a time: what changed then is lost",
+                hint=f"delete the checkpoint {self._options.name} to begin anew, or take snapshot='initial'",
+                table=broken[0].schema.table,
+            )
+        if self._options.snapshot is SnapshotMode.INITIAL and (new or broken):
+            before = self._planned(before, new, broken)
+        return _noted(before, facts)
+
+    def _planned(self, before: Checkpoint, new: list[TableFacts], broken: list[TableFacts]) -> Checkpoint:
+        """With copies, all under one snapshot. The tables are the same before and after it was taken."""
+        generation = before.snapshots + 1
+        while True:
+            self._settle([*new, *broken])
+            copies = self._copying.plan((each.schema for each in new), generation)
+            copies += self._copying.plan((each.schema for each in broken), generation, is_again=True)
+            now = {each.schema.table: each for each in patiently(self._source.facts)}
+            if all(_is_same(each, now.get(each.schema.table)) for each in [*new, *broken]):
+                break
+            self._copying.close()
+            new, broken = ([now[e.schema.table] for e in some if e.schema.table in now] for some in (new, broken))
+        for copy in copies:
+            before = with_copy(before, copy)
+        return before
+
+    def _settle(self, facts: Iterable[TableFacts]) -> None:
+        """Wait for those who wrote to a table before it was published: the stream lacks what they wrote."""
+        for each in facts:
+            if self._source.is_founder(each):
+                continue
+            awaited = set(self._source.writers(each))
+            while awaited:
+                time.sleep(SETTLE_SECONDS)
+                awaited &= set(self._source.writers(each))
+
+    # --- no stream
+
+    def _only(self, known: Checkpoint | None) -> Begun:
+        tables = {schema.table: schema for schema in patiently(self._source.readable)}
+        identity = self._source.identify()
+        if known is None:
+            copies = tuple(msgspec.structs.replace(copy, until="") for copy in self._copying.plan(tables.values(), 1))
+            position = self._copying.position
+            known = Checkpoint(self._kind, position, 0, source=identity, copies=copies, snapshots=1)
+            self._store.save(self._options.name, known)
+            failpoints.reached("embedded-planned")
+        elif known.source is None or (known.source.system, known.source.database) != (
+            identity.system,
+            identity.database,
+        ):
+            raise SourceChanged(f"the source is {identity.database}, and the checkpoint is of another database")
+        return Begun(known, tables)
+
+
+def _nobody(_: list[str]) -> None:
+    """Whoever a new slot has to wait for."""
+
+
+def _is_seeded(known: Checkpoint | None) -> bool:
+    """Whether somebody put it there by hand, to begin at its place: nothing is read first then."""
+    return known is not None and not known.memberships and not known.copies
+
+
+def _noted(before: Checkpoint, facts: list[TableFacts]) -> Checkpoint:
+    """Knowing the tables that are followed; also those that are gone, as they may come back."""
+    tables = {each.schema.table: version_of(each.schema) for each in facts}
+    memberships = {each.schema.table: each.membership for each in facts}
+    return msgspec.structs.replace(before, tables=tables | before.tables, memberships=before.memberships | memberships)
+
+
+def _is_broken(before: Checkpoint, facts: TableFacts) -> bool:
+    """Whether a table that was followed has left the source's stream since, if only for a moment."""
+    membership = before.memberships.get(facts.schema.table)
+    return membership is not None and membership != facts.membership
+
+
+def _is_same(before: TableFacts, now: TableFacts | None) -> bool:
+    """Whether nothing became of a table between two looks, but that it grew."""
+    return now is not None and msgspec.structs.replace(now, bytes=before.bytes) == before
+
+
+def patiently(work: Callable[[], T], seconds: float = START_SECONDS) -> T:
+    """Wait a little for a database that is coming up, or that has not noticed yet that we died."""
+    deadline, backoff = time.monotonic() + seconds, Backoff(0.1, 1.0)
+    while True:
+        try:
+            return work()
+        except TailraceError as error:
+            wait = backoff.wait()
+            if not error.retry or time.monotonic() + wait > deadline:
+                raise
+            time.sleep(wait)

@@ -1,0 +1,191 @@
+"""Snapshots on demand, while the stream flows: a chunk at a time, each put into the stream where it belongs.
+
+As in DBLog, but without a mark in the source's log, and exact. A chunk is read under a snapshot that sees nothing that
+ends after position P, and everything that was delivered before. It is handed out between two batches, once the stream
+has passed P: then all that the chunk saw was delivered before it. Of what was delivered and the chunk did not see, the
+keys are known; the chunk's rows of these keys are older than what the consumer has, and are left out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from tailrace import failpoints
+from tailrace.columns.plain import values_of
+from tailrace.embedded.content import Stretch
+from tailrace.embedded.copying import ReadChunk
+from tailrace.embedded.reads import Reads
+from tailrace.errors import SourceUnavailable
+from tailrace.model.changes import Op
+from tailrace.model.checkpoint import Checkpoint, TableCopy
+from tailrace.model.chunk import Chunk
+from tailrace.model.schema import TableSchema
+from tailrace.sources.base import ExportedSnapshot, Source, TableRewritten
+
+LOOK_SECONDS = 0.2
+"""How often those are looked for who have to end before a table can be read."""
+
+Key = tuple[Any, ...]
+
+failpoints.declare("embedded-chunk-waits", "a chunk on demand is read, and waits for the stream to pass it")
+
+
+class Waiting:
+    """A chunk that was read, and what was delivered since that it has not seen."""
+
+    def __init__(self, copy: TableCopy, chunk: Chunk, rows: list[pa.RecordBatch], seen: ExportedSnapshot) -> None:
+        self.copy, self.chunk, self.rows, self.seen = copy, chunk, rows, seen
+        self._changed: set[Key] = set()
+        self._is_cleared = False
+
+    def observe(self, source: Source, stretch: Stretch) -> None:
+        """Transactions that are handed out before the chunk is."""
+        schema = self.copy.schema
+        for changes in stretch.of_table(schema.table):
+            newer = changes.keep(source.unseen(changes, self.seen.visibility))
+            if not len(newer):
+                continue
+            self._is_cleared |= bool((newer.op == Op.TRUNCATE).any())
+            for rows in (newer.after, newer.before):
+                self._changed |= set(keys_of(rows, newer.schema, schema.key))
+
+    def left(self) -> tuple[pa.RecordBatch, ...]:
+        """The rows that nobody has delivered a newer state of."""
+        if self._is_cleared:
+            return ()
+        if not self._changed:
+            return tuple(rows for rows in self.rows if rows.num_rows)
+        found = []
+        for rows in self.rows:
+            keys = keys_of(rows, self.copy.schema, self.copy.schema.key)
+            mask = np.fromiter((key not in self._changed for key in keys), np.bool_, rows.num_rows)
+            found.append(rows.filter(pa.array(mask)))
+        return tuple(rows for rows in found if rows.num_rows)
+
+
+class Incremental:
+    """Used by the thread that polls. `save` makes a changed copy durable."""
+
+    def __init__(self, source: Source, chunk_bytes: int, save: Callable[[TableCopy], None]) -> None:
+        self._source, self._chunk_bytes, self._save = source, chunk_bytes, save
+        self._waiting: Waiting | None = None
+        self._unshown: list[pa.RecordBatch] = []  # transactions that were delivered, and that some may not see yet
+        self._settled: dict[tuple[str, int], set[str]] = {}  # snapshots, and for whose end they wait
+        self._looked_at = 0.0
+
+    def observe(self, stretch: Stretch) -> None:
+        """To be told of every stretch before it is handed out."""
+        self._unshown += [part.piece.transactions for part in stretch.parts]
+        if self._waiting is not None:
+            self._waiting.observe(self._source, stretch)
+
+    def next(self, checkpoint: Checkpoint, border: str) -> ReadChunk | None:
+        """A chunk to be handed out now that the stream is at `border`; None if there is none, or not yet."""
+        copy = next((each for each in checkpoint.copies if not each.visibility and not each.is_paused), None)
+        if copy is None:
+            self._waiting = None
+            self._unshown.clear()
+            return None
+        try:
+            self._read_ahead(copy)
+        except TableRewritten:
+            again = msgspec.structs.replace(copy, left=(), chunks=0, generation=copy.generation + 1)
+            self._save(again)
+        except SourceUnavailable:
+            return None
+        return self._due(border)
+
+    def _due(self, border: str) -> ReadChunk | None:
+        waiting = self._waiting
+        if waiting is None or not self._source.reached(border, waiting.seen.position):
+            return None
+        self._waiting, copy = None, waiting.copy
+        reads = Reads(
+            schema=copy.schema,
+            rows=waiting.left(),
+            position=waiting.seen.position,
+            generation=copy.generation,
+            transactions=self._source.transaction_columns,
+            is_first=len(copy.left) == copy.chunks,
+            is_last=len(copy.left) == 1,
+        )
+        return ReadChunk(copy, waiting.chunk, reads)
+
+    def _read_ahead(self, copy: TableCopy) -> None:
+        """Read the next chunk of a copy, unless it was; not before everybody sees all that was delivered."""
+        if self._is_waiting_for(copy):
+            return
+        self._waiting = None
+        if not self._is_settled(copy) or not self._is_shown():
+            return
+        if not copy.chunks:
+            copy = self._planned(copy)
+        with self._source.export_snapshot() as snapshot:
+            chunk = copy.left[0]
+            self._waiting = Waiting(copy, chunk, self._rows(copy, chunk, snapshot.id), snapshot)
+        failpoints.reached("embedded-chunk-waits")
+
+    def _is_waiting_for(self, copy: TableCopy) -> bool:
+        waiting = self._waiting
+        return waiting is not None and bool(copy.left) and (waiting.copy, waiting.chunk) == (copy, copy.left[0])
+
+    def _rows(self, copy: TableCopy, chunk: Chunk, snapshot: str) -> list[pa.RecordBatch]:
+        if copy.where:
+            return list(self._source.read_where(copy.schema, chunk, snapshot, copy.where))
+        found = self._source.read_chunk(copy.schema, chunk, snapshot)
+        return [rows for rows in found if isinstance(rows, pa.RecordBatch)]
+
+    def _planned(self, copy: TableCopy) -> TableCopy:
+        with self._source.export_snapshot():
+            facts = self._facts_of(copy)
+            chunks = tuple(self._source.plan_snapshot(facts, self._chunk_bytes))
+        planned = msgspec.structs.replace(copy, schema=facts, left=chunks, chunks=len(chunks))
+        self._save(planned)
+        return planned
+
+    def _facts_of(self, copy: TableCopy) -> TableSchema:
+        found = (each for each in self._source.tables() if each.table == copy.schema.table)
+        return next(found, copy.schema)
+
+    def _is_settled(self, copy: TableCopy) -> bool:
+        """Whether everybody has ended who wrote to the table when it was first looked at in this run.
+
+        What they have committed may have been delivered before, and still not be seen: a commit that waits for a
+        synchronous standby is in the stream long before.
+        """
+        place = (copy.schema.table, copy.generation)
+        if self._settled.get(place) == set():
+            return True
+        if place in self._settled and time.monotonic() - self._looked_at < LOOK_SECONDS:
+            return False
+        self._looked_at = time.monotonic()
+        facts = next((each for each in self._source.facts() if each.schema.table == copy.schema.table), None)
+        now = set() if facts is None else set(self._source.writers(facts))
+        self._settled[place] = now & self._settled.get(place, now)
+        return not self._settled[place]
+
+    def _is_shown(self) -> bool:
+        if self._unshown and not self._source.is_shown(self._unshown):
+            return False
+        self._unshown.clear()
+        return True
+
+
+def keys_of(rows: pa.RecordBatch, schema: TableSchema, key: Iterable[str]) -> list[Key]:
+    """The keys of rows, as values that can be compared. A table whose key was renamed has none of that name."""
+    columns = {column.name: column for column in schema.columns}
+    if not rows.num_rows or any(name not in columns for name in key):
+        return []
+    found = [[_comparable(v) for v in values_of(rows.column(name), columns[name].type)] for name in key]
+    return list(zip(*found, strict=True))
+
+
+def _comparable(value: Any) -> Any:
+    """A NaN is a NaN here, and what has parts is its text."""
+    return repr(value) if isinstance(value, dict | list) or value != value else value
