@@ -322,6 +322,15 @@ def test_an_acknowledgement_that_can_not_be_made_durable_may_be_repeated(url: st
     assert stream.checkpoint.events == 1
 
 
+def test_a_store_without_transactions_can_not_be_written_within_one(url: str, stream: Stream) -> None:
+    insert(url, 1)
+    batch = stream.poll(PATIENCE)
+    assert batch is not None
+    with psycopg.connect(url) as connection, pytest.raises(Misuse, match="MemoryStore"):
+        batch.ack(within=connection)
+    batch.ack()
+
+
 # --- starting and stopping
 
 

@@ -285,9 +285,19 @@ class Stream:
                 failpoints.reached("embedded-checkpoint-saved")
                 self._accept(rest)
             else:
-                cast(TransactionalStore, self._ledger.store).save_within(within, self.name, after)
+                self._transactional.save_within(within, self.name, after)
                 failpoints.reached("embedded-checkpoint-saved")
                 self._within, self._batch = Within(after, rest), None
+
+    @property
+    def _transactional(self) -> TransactionalStore:
+        store = self._ledger.store
+        if not hasattr(store, "save_within"):
+            raise Misuse(
+                f"{type(store).__name__} can not be written within a transaction of yours",
+                hint="keep the checkpoint in the database that you write to: checkpoint='postgresql://…'",
+            )
+        return cast(TransactionalStore, store)
 
     def _require_outstanding(self, batch: Batch) -> Delivery:
         self._life.require(State.RUNNING, State.STOPPING)
