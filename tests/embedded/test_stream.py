@@ -518,6 +518,20 @@ def test_a_slot_that_is_gone_is_an_error_at_the_start(url: str, stream: Stream) 
         assert connection.execute("SELECT count(*) FROM pg_replication_slots").fetchone() == (0,)
 
 
+def test_what_was_made_in_the_source_is_removed_with_the_checkpoint(
+    url: str, stream: Stream, store: MemoryStore
+) -> None:
+    with pytest.raises(Misuse, match="running"):
+        stream.drop()
+    stream.stop()
+    dropped = stream.drop()
+    assert {"replication slot tailrace_embedded", "checkpoint embedded"} <= set(dropped)
+    assert store.load("embedded") is None
+    with psycopg.connect(url) as connection:
+        assert connection.execute("SELECT count(*) FROM pg_replication_slots").fetchone() == (0,)
+        assert connection.execute("SELECT count(*) FROM pg_publication").fetchone() == (0,)
+
+
 def test_a_table_that_comes_while_the_stream_runs_is_followed(url: str, stream: Stream) -> None:
     execute(url, "CREATE TABLE late (id int PRIMARY KEY, name text)")
     wait_until(

@@ -196,6 +196,16 @@ class Stream:
             yield batch
         self.stop()
 
+    def drop(self) -> list[str]:
+        """Remove what was made in the source, and the checkpoint: nobody consumes the stream any more.
+
+        Says what was removed. A slot that is left behind keeps the source from ever forgetting anything.
+        """
+        self._check_process()
+        self._life.require(State.IDLE, State.STOPPED)
+        dropped = self._source.drop()
+        return [*dropped, f"checkpoint {self.name}"] if self._ledger.store.delete(self.name) else dropped
+
     # --- taking
 
     def __iter__(self) -> Iterator[Batch]:
