@@ -322,6 +322,15 @@ def test_an_acknowledgement_that_can_not_be_made_durable_may_be_repeated(url: st
     assert stream.checkpoint.events == 1
 
 
+def test_a_store_without_transactions_can_not_be_written_within_one(url: str, stream: Stream) -> None:
+    insert(url, 1)
+    batch = stream.poll(PATIENCE)
+    assert batch is not None
+    with psycopg.connect(url) as connection, pytest.raises(Misuse, match="MemoryStore"):
+        batch.ack(within=connection)
+    batch.ack()
+
+
 # --- starting and stopping
 
 
@@ -507,6 +516,20 @@ def test_a_slot_that_is_gone_is_an_error_at_the_start(url: str, stream: Stream) 
         stream.start()
     with psycopg.connect(url) as connection:
         assert connection.execute("SELECT count(*) FROM pg_replication_slots").fetchone() == (0,)
+
+
+def test_what_was_made_in_the_source_is_removed_with_the_checkpoint(
+    url: str, stream: Stream, store: MemoryStore
+) -> None:
+    with pytest.raises(Misuse, match="running"):
+        stream.drop()
+    stream.stop()
+    dropped = stream.drop()
+    assert {"replication slot tailrace_embedded", "checkpoint embedded"} <= set(dropped)
+    assert store.load("embedded") is None
+    with psycopg.connect(url) as connection:
+        assert connection.execute("SELECT count(*) FROM pg_replication_slots").fetchone() == (0,)
+        assert connection.execute("SELECT count(*) FROM pg_publication").fetchone() == (0,)
 
 
 def test_a_table_that_comes_while_the_stream_runs_is_followed(url: str, stream: Stream) -> None:

@@ -7,7 +7,8 @@ the next start finds either a checkpoint, or none and a slot that has everything
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import msgspec
@@ -26,6 +27,7 @@ from tailrace.sources.base import Capture, Source, TableFacts
 
 START_SECONDS = 15.0
 SETTLE_SECONDS = 0.2
+BEGIN_ANEW = "begin anew: `stream.drop()` removes the checkpoint, and what was made in the source"
 
 T = TypeVar("T")
 
@@ -61,7 +63,8 @@ class Beginning:
         position = patiently(lambda: self._source.prepare(_nobody, lambda: self._refuse_new(known)))
         failpoints.reached("embedded-prepared")
         after, source = (position, None) if known is None else (known.position, known.source)
-        capture = patiently(lambda: self._source.capture(after, 1, {}, source))
+        with self._begin_anew():
+            capture = patiently(lambda: self._source.capture(after, 1, {}, source))
         try:
             checkpoint = known or Checkpoint(self._kind, position, 0, source=capture.identity)
             facts = self._facts()
@@ -79,8 +82,17 @@ class Beginning:
         if known is not None:
             raise PositionLost(
                 f"the source does not have what follows {known.position} any more: its replication slot is gone",
-                hint=f"delete the checkpoint {self._options.name} to begin anew",
+                hint=BEGIN_ANEW,
             )
+
+    @contextmanager
+    def _begin_anew(self) -> Iterator[None]:
+        """The hint of the pipeline's is not for us."""
+        try:
+            yield
+        except (PositionLost, SourceChanged) as error:
+            error.hint = BEGIN_ANEW
+            raise
 
     def _facts(self) -> list[TableFacts]:
         facts = patiently(self._source.facts)
@@ -102,7 +114,7 @@ class Beginning:
         if broken and self._options.snapshot is SnapshotMode.NEVER:
             raise PositionLost(
                 f"{broken[0].schema.table} was not in the source's stream for a time: what changed then is lost",
-                hint=f"delete the checkpoint {self._options.name} to begin anew, or take snapshot='initial'",
+                hint=f"take snapshot='initial', or {BEGIN_ANEW}",
                 table=broken[0].schema.table,
             )
         if self._options.snapshot is SnapshotMode.INITIAL and (new or broken):

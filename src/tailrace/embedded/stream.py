@@ -196,6 +196,16 @@ class Stream:
             yield batch
         self.stop()
 
+    def drop(self) -> list[str]:
+        """Remove what was made in the source, and the checkpoint: nobody consumes the stream any more.
+
+        Says what was removed. A slot that is left behind keeps the source from ever forgetting anything.
+        """
+        self._check_process()
+        self._life.require(State.IDLE, State.STOPPED)
+        dropped = self._source.drop()
+        return [*dropped, f"checkpoint {self.name}"] if self._ledger.store.delete(self.name) else dropped
+
     # --- taking
 
     def __iter__(self) -> Iterator[Batch]:
@@ -285,9 +295,19 @@ class Stream:
                 failpoints.reached("embedded-checkpoint-saved")
                 self._accept(rest)
             else:
-                cast(TransactionalStore, self._ledger.store).save_within(within, self.name, after)
+                self._transactional.save_within(within, self.name, after)
                 failpoints.reached("embedded-checkpoint-saved")
                 self._within, self._batch = Within(after, rest), None
+
+    @property
+    def _transactional(self) -> TransactionalStore:
+        store = self._ledger.store
+        if not hasattr(store, "save_within"):
+            raise Misuse(
+                f"{type(store).__name__} can not be written within a transaction of yours",
+                hint="keep the checkpoint in the database that you write to: checkpoint='postgresql://…'",
+            )
+        return cast(TransactionalStore, store)
 
     def _require_outstanding(self, batch: Batch) -> Delivery:
         self._life.require(State.RUNNING, State.STOPPING)
