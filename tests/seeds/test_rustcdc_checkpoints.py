@@ -461,10 +461,10 @@ def test_what_was_saved_is_there_after_a_restart(store, tmp_path):
 def test_a_snapshot_under_way_goes_on_where_it_was(store, tmp_path):
     left = tuple(Chunk("public.users", number, 1000, place=f"id > {number}000") for number in range(10, 12))
     copies = (TableCopy(ORDERS, left, visibility="740:744:741", generation=2, rows=50_000, is_paused=True),)
-    store.save("orders", at(9001, events=62_000, copies=copies, copied={"public.orders": "740:744:741"}))
+    store.save("orders", at(9001, events=62_000, copies=copies, tables={"public.orders": "740:744:741"}))
     store.close()
     found = FileStore(tmp_path).load("orders")
-    assert (found.copies, found.copied, found.position) == (copies, {"public.orders": "740:744:741"}, at(9001).position)
+    assert (found.copies, found.tables, found.position) == (copies, {"public.orders": "740:744:741"}, at(9001).position)
 
 
 @answers("a_checkpoint_without_snapshot_progress_is_a_clean_fresh_start")

@@ -47,7 +47,7 @@ def test_what_the_sinks_have_of_another_log_is_not_forgotten_of_this_one(tmp_pat
     writer = LogWriter.create(Storage(str(tmp_path / "log")), None, "0/100")
     feed, told = Feed(writer, {}), []
     for _ in range(3):
-        feed.append(*transaction(b"M"))
+        feed.append(*transaction(b"O"))
     capture: Any = SimpleNamespace(identity=None, acknowledge=told.append)
     source: Any = SimpleNamespace(capture=lambda *_: capture)
     control: Any = SimpleNamespace()

@@ -100,7 +100,7 @@ def reopen(feed: Feed) -> Feed:
 
 def test_a_segment_gives_back_exactly_what_it_was_given(storage):
     feed = create(storage)
-    given = feed.append(*transaction(*rows(1, 2), xid=4_000_000_000, at=0x7F00_0000_0000_0001), *transaction(b"M"))
+    given = feed.append(*transaction(*rows(1, 2), xid=4_000_000_000, at=0x7F00_0000_0000_0001), *transaction(b"O"))
     header, frames = LogReader(storage).read(SegmentName(1, 7, 7))
     assert frames.bounds.tolist() == given.bounds.tolist()
     assert frames.buffer.tobytes() == given.buffer.tobytes()
@@ -542,7 +542,7 @@ import sys
 from tailrace.state.storage import Storage
 from tailrace.log.writer import LogWriter
 from support.messages import Feed, insert, transaction
-Feed(LogWriter.open(Storage(sys.argv[1])), {}).append(*transaction(b"M", b"M", b"M", at=0x9000))
+Feed(LogWriter.open(Storage(sys.argv[1])), {}).append(*transaction(b"O", b"O", b"O", at=0x9000))
 """
 
 

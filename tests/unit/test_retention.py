@@ -39,7 +39,7 @@ def readers(tmp_path) -> Readers:
 def fill(feed: Feed, count: int = 5) -> None:
     """Segments of three offsets each, all of one size."""
     for _ in range(count):
-        feed.append(*transaction(b"M"))
+        feed.append(*transaction(b"O"))
 
 
 def begin(feed: Feed) -> int:

@@ -130,7 +130,7 @@ def _seeded(args: argparse.Namespace, present: Checkpoint | None) -> Checkpoint:
         return Checkpoint(kind, position, args.events or 0)
     events = present.events if args.events is None else args.events
     new = msgspec.structs.replace(
-        present, position=position, events=events, skip=0, transaction="", copies=(), copied={}
+        present, position=position, events=events, skip=0, transaction="", copies=(), tables={}, memberships={}
     )
     return new if kind == _kind(present.kind) else msgspec.structs.replace(new, kind=kind, source=None)
 
