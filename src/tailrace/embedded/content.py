@@ -113,11 +113,11 @@ class Stretch:
         return sum(len(run.logged) for run in self._runs())
 
     def numbered(self) -> int:
-        """How many events of its last transaction were delivered when all of it was."""
-        number = max(self.counted, self.consumed)
-        for run in self._runs():
-            number = int(run.number[-1]) if len(run) else number
-        return number
+        """How many events the transaction that it ends inside of has so far, also those that are left out."""
+        numbering = Numbering(self._first_begin, self.counted)
+        for _ in self._runs(numbering):
+            pass
+        return numbering.count
 
     def is_empty(self) -> bool:
         """Whether nothing is left to be delivered. Costs as much as it takes to find the first event."""
@@ -159,9 +159,9 @@ class Stretch:
             if len(kept):
                 yield kept
 
-    def _runs(self) -> Iterator[Run]:
+    def _runs(self, numbering: Numbering | None = None) -> Iterator[Run]:
         begin = self._first_begin
-        numbering = Numbering(begin, self.counted)
+        numbering = numbering or Numbering(begin, self.counted)
         for part in self.parts:
             run = Run(part, list(self._decoded(part)), self._logged(part), numbering)
             yield run.without(begin, self.consumed) if self.consumed > self.counted else run

@@ -43,7 +43,7 @@ class StreamDelivery:
         return self.content.last
 
     def whole(self, before: Checkpoint, survey: Survey) -> Checkpoint:
-        consumed = self.content.numbered() if self.content.inside else 0
+        consumed = max(self.content.numbered(), self.content.consumed) if self.content.inside else 0
         place = end_of(self.content, self.position, consumed, survey.tables)
         return passed(self.source, before, place, self.content.identity, survey.events)
 

@@ -65,7 +65,7 @@ class Feed:
         self._incremental = Incremental(source, options.chunk_bytes, ledger.save_copy)
         skip, transaction = begun.checkpoint.skip, begun.checkpoint.transaction
         self._sent_again = (skip, transaction) if skip else None  # of the next transaction: so many were consumed
-        self._open = (0, "")  # of the transaction that was handed out in part: how many events, and its name
+        self._open = (0, 0, "")  # of the transaction that came in part: its events, how many are behind us, its name
         self._silent: tuple[str, SourceIdentity] | None = None  # up to there, nothing more was for us
         self._saved_at = time.monotonic()
         self._tried_at = 0.0
@@ -209,9 +209,10 @@ class Feed:
     def _stretch(self, cut: Cut) -> Stretch:
         """As much of it as was not consumed yet."""
         before = self._checkpoint
-        if cut.is_resent:
-            self._sent_again = self._open
-        counted = 0 if self._sent_again else self._open[0]
+        came, behind, name = self._open
+        if cut.is_resent and came:
+            self._sent_again = (max(came, behind), name)
+        counted = 0 if self._sent_again else came
         stretch = Stretch(
             source=self._source,
             parts=cut.parts,
@@ -219,12 +220,15 @@ class Feed:
             filters=filters_of(self._source, before),
             tables=before.tables,
             counted=counted,
-            consumed=self._consumed_of(cut) or counted,
+            consumed=self._consumed_of(cut) or max(counted, behind),
             inside=cut.inside,
         )
         if stretch.has_events:
-            self._open = (stretch.numbered() if cut.inside else 0, cut.inside)
             self._sent_again = None
+        if not cut.inside:
+            self._open = (0, 0, "")
+        elif stretch.has_events:
+            self._open = (stretch.numbered(), stretch.consumed, cut.inside)
         return stretch
 
     def _consumed_of(self, cut: Cut) -> int:
