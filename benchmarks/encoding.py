@@ -1,4 +1,4 @@
-"""How fast codecs encode a table of six columns: `python -m benchmarks.encoding`. Rows a CPU second, best of five."""
+"""How fast codecs encode a table of six columns: `python -m benchmarks.encoding`. Rows a second of CPU, best of 5."""
 
 import time
 from decimal import Decimal

@@ -170,4 +170,12 @@ def test_arrays_of_a_type(name: str, data: st.DataObject) -> None:
     shaped = [f"[0:{length - 1}]" if length and row % 2 else None for row, length in enumerate(lengths)]
     changes = changes_with(type_, shapes.shaped(lists, pa.array(shaped, pa.string())))
     for codec in CODECS:
-        assert together(codec, changes) == one_by_one(codec, changes)
+        assert parsed(together(codec, changes)) == parsed(one_by_one(codec, changes))
+
+
+def parsed(told: list[Any] | str) -> list[Any] | str:
+    """An event has an array that does not start at 1 as text, where a float may lack its point.
+
+    Of several values that are refused, either may be the one that is named.
+    """
+    return "refused" if isinstance(told, str) else [(json.loads(key), value) for key, value in told]

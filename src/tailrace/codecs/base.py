@@ -67,4 +67,5 @@ class Codec(Protocol):
         """What is sent for an event: in most cases one record, and none where the format has no word for it."""
 
     def encode_changes(self, changes: Changes, facts: Facts) -> Encoded:
-        """What `encode` gives for the events of these changes, all at once."""
+        """What `encode` gives for the events of these changes, all at once; of several values that are refused, any is
+        named."""

@@ -100,7 +100,7 @@ class DebeziumCodec(KeyedCodec):
         """The source and the transaction of each record."""
         moments, place = moments_of(changes, facts)
         of_record = pa.array(place[change])
-        blocks = pa.array([self.origin.block(moment) for moment in moments], pa.string()).take(of_record)
+        blocks = self.origin.blocks(moments).take(of_record)
         if not self.settings.transactions:
             return [blocks, ',"transaction":null']
         if facts.table_numbers is None:

@@ -7,13 +7,17 @@ a transaction have the same `lsn`, which grows in the order of commits.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec.json import encode
 
 from tailrace.codecs.debezium.logical import Schema
 from tailrace.codecs.debezium.schemas import SNAPSHOT_FIELD, fields_of, struct
 from tailrace.codecs.debezium.settings import DebeziumSettings
+from tailrace.codecs.fragments import join
 
 _LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 
@@ -38,6 +42,9 @@ class Origin(Protocol):
     def transaction_id(self, moment: Moment) -> str:
         """What Debezium calls the transaction."""
 
+    def blocks(self, moments: Sequence[Moment]) -> pa.StringArray:
+        """`block` of changes of one table in many transactions."""
+
 
 def origin_of(settings: DebeziumSettings) -> Origin:
     return PostgresOrigin(settings) if settings.connector in ("postgresql", "postgres") else PlainOrigin(settings)
@@ -52,17 +59,19 @@ class Heads:
         self._database = encode(settings.database).decode()
         self._tables: dict[tuple[str, str], str] = {}
 
-    def written(self, moment: Moment, sequence: str) -> str:
-        """Up to the table. A `sequence` is JSON."""
-        at_us, names = moment.at_us, moment[:2]
+    def parts(self, moment: Moment) -> tuple[str, str, str]:
+        """What stands before the time, between it and the sequence, and for the table."""
+        names = moment[:2]
         table = self._tables.get(names)
         if table is None:
-            table = f',"schema":{_text(moment.schema)},"table":{_text(moment.table)}'
-            self._tables[names] = table
-        return (
-            f'{self._head}{at_us // 1000},"snapshot":"{moment.snapshot}","db":{self._database},"sequence":{sequence},'
-            f'"ts_us":{at_us},"ts_ns":{at_us}000{table}'
-        )
+            table = self._tables[names] = f',"schema":{_text(moment.schema)},"table":{_text(moment.table)}'
+        return self._head, f',"snapshot":"{moment.snapshot}","db":{self._database},"sequence":', table
+
+    def written(self, moment: Moment, sequence: str) -> str:
+        """Up to the table. A `sequence` is JSON."""
+        head, snapshot, table = self.parts(moment)
+        at_us = moment.at_us
+        return f'{head}{at_us // 1000}{snapshot}{sequence},"ts_us":{at_us},"ts_ns":{at_us}000{table}'
 
 
 def _text(value: Any) -> str:
@@ -106,6 +115,20 @@ class PostgresOrigin:
         head = self._heads.written(moment, _sequence(lsn, moment))
         return f'{head},"txId":{xid},"lsn":{written},"xmin":null,"origin":null,"origin_lsn":null}}'
 
+    def blocks(self, moments: Sequence[Moment]) -> pa.StringArray:
+        """Written around the first one's, for the rest of them differ in numbers only."""
+        lsns = [lsn_of(moment.position) for moment in moments]
+        if not moments or None in lsns or not all(moment.transaction.isdigit() for moment in moments):
+            return pa.array([self.block(moment) for moment in moments], pa.string())
+        lsn = pa.array(lsns, pa.uint64()).cast(pa.string())
+        at_us = pa.array([moment.at_us for moment in moments], pa.int64())
+        ms, us = pc.divide(at_us, 1000).cast(pa.string()), at_us.cast(pa.string())
+        xid = pa.array([moment.transaction for moment in moments], pa.string())
+        head, snapshot, table = self._heads.parts(moments[0])
+        sequence = ['"[\\"', lsn, '\\",\\"', lsn, '\\"]","ts_us":']
+        tail = [f'000{table},"txId":', xid, ',"lsn":', lsn, ',"xmin":null,"origin":null,"origin_lsn":null}']
+        return join([head, ms, snapshot, *sequence, us, ',"ts_ns":', us, *tail])
+
     def transaction_id(self, moment: Moment) -> str:
         lsn = lsn_of(moment.position)
         return moment.transaction if lsn is None else f"{moment.transaction}:{lsn}"
@@ -137,6 +160,9 @@ class PlainOrigin:
     def block(self, moment: Moment) -> str:
         own = f',"txId":{_text(moment.transaction or None)},"position":{_text(moment.position)}}}'
         return self._heads.written(moment, "null") + own
+
+    def blocks(self, moments: Sequence[Moment]) -> pa.StringArray:
+        return pa.array([self.block(moment) for moment in moments], pa.string())
 
     def transaction_id(self, moment: Moment) -> str:
         return moment.transaction
