@@ -47,7 +47,7 @@ feed = Feed(LogWriter.open(storage) or LogWriter.create(storage, None, "0/0"), {
 print("ready", flush=True)
 for line in sys.stdin:
     try:
-        feed.append(*transaction(b"M"))
+        feed.append(*transaction(b"O"))
         print("appended", flush=True)
     except StateError as error:
         print(error, flush=True)
@@ -140,7 +140,7 @@ def test_a_log_on_an_object_store_is_written_read_and_shortened(state):
     assert folder.path == f"{state.path}/log"
     feed = Feed(LogWriter.create(folder, None, "0/0"), {})
     for _ in range(3):
-        feed.append(*transaction(b"M"))
+        feed.append(*transaction(b"O"))
     feed.writer.forget(3)
     feed.writer.close()
     writer = LogWriter.open(folder)
@@ -212,7 +212,7 @@ def test_a_writer_that_was_stopped_and_wakes_after_another_took_over_writes_noth
         wait_until(lambda: not held.is_fresh, seconds=30, what="it to look dead", every=0.1)
         writer = LogWriter.open(state)
         assert writer is not None
-        Feed(writer, {}).append(*transaction(b"M", b"M", b"M"))
+        Feed(writer, {}).append(*transaction(b"O", b"O", b"O"))
         os.kill(zombie.process.pid, signal.SIGCONT)
         assert "took over the state directory" in zombie.append()
         writer.close()
@@ -222,15 +222,15 @@ def test_a_writer_that_was_stopped_and_wakes_after_another_took_over_writes_noth
 def test_a_segment_that_a_writer_uploads_after_it_was_replaced_is_read_by_nobody(state, monkeypatch):
     """A look at the lock leaves a gap: the writer may be stopped behind it, for as long as it takes."""
     late = Feed(LogWriter.create(state, None, "0/0"), {})
-    late.append(*transaction(b"M"))
+    late.append(*transaction(b"O"))
     writer = taken_over(state, monkeypatch)
     with pytest.raises(StateError, match="took over the state directory"):
-        late.append(*transaction(b"M", b"M", b"M"))
+        late.append(*transaction(b"O", b"O", b"O"))
     assert len(state.sizes(".segment")) == 2, "the segment itself can be uploaded"
     assert LogReader(state).end() == 3
 
-    Feed(writer, {}).append(*transaction(b"M"))
-    Feed(writer, {}).append(*transaction(b"M"))
+    Feed(writer, {}).append(*transaction(b"O"))
+    Feed(writer, {}).append(*transaction(b"O"))
     assert [(name.first, name.last) for name in LogReader(state).names()] == [(1, 3), (4, 6), (7, 9)]
     writer.close()
     again = LogWriter.open(state)
@@ -241,7 +241,7 @@ def test_a_segment_that_a_writer_uploads_after_it_was_replaced_is_read_by_nobody
 
 def test_a_writer_that_was_replaced_does_not_change_what_is_known_of_tables(state, monkeypatch):
     late = Feed(LogWriter.create(state, None, "0/0"), {})
-    late.append(*transaction(b"M"))
+    late.append(*transaction(b"O"))
     writer = taken_over(state, monkeypatch)
     writer._write_tables(b"{}")
     with pytest.raises(StateError, match="took over the state directory"):
@@ -255,7 +255,7 @@ def test_an_answer_that_was_lost_is_no_reason_to_give_up(state, monkeypatch):
     lose_an_answer(monkeypatch)
     with pytest.raises(StateUnavailable):
         writer._lock.publish(0, 0)
-    feed.append(*transaction(b"M"))
+    feed.append(*transaction(b"O"))
     assert LogReader(state).end() == 3
     writer.close()
 
@@ -265,7 +265,7 @@ def test_an_end_whose_answer_was_lost_is_not_taken_back_by_the_writer_that_lets_
     writer = LogWriter.create(state, None, "0/0")
     lose_an_answer(monkeypatch)
     with pytest.raises(StateUnavailable):
-        Feed(writer, {}).append(*transaction(b"M"))
+        Feed(writer, {}).append(*transaction(b"O"))
     assert LogReader(state).end() == 3
     writer.close()
     assert LogReader(state).end() == 3
@@ -292,14 +292,14 @@ def test_what_is_known_of_tables_is_written_though_an_answer_was_lost(state, mon
 def test_a_log_that_was_made_anew_is_not_spoilt_by_the_writer_of_the_one_before(state, monkeypatch):
     """The state was deleted while a capture ran: that one notices when it has uploaded its next segment."""
     old = Feed(LogWriter.create(state, None, "0/0"), {})
-    old.append(*transaction(b"M"))
+    old.append(*transaction(b"O"))
     old = Feed(taken_over(state, monkeypatch), {})  # of a later epoch than the first
     state.remove()
     new = Feed(LogWriter.create(state, None, "0/0"), {})
     with pytest.raises(StateError, match="took over the state directory"):
-        old.append(*transaction(b"M", b"M", b"M"))
+        old.append(*transaction(b"O", b"O", b"O"))
     for _ in range(4):
-        new.append(*transaction(b"M"))
+        new.append(*transaction(b"O"))
     reader = LogReader(state)
     assert [(name.first, name.last) for name in reader.names()] == [(1, 3), (4, 6), (7, 9), (10, 12)]
     assert {reader.header(name).log_id for name in reader.names()} == {new.writer.identity.id}
@@ -308,7 +308,7 @@ def test_a_log_that_was_made_anew_is_not_spoilt_by_the_writer_of_the_one_before(
 
 def test_a_new_log_does_not_begin_with_what_another_left_behind(state):
     old = Feed(LogWriter.create(state, None, "0/0"), {})
-    old.append(*transaction(b"M"))
+    old.append(*transaction(b"O"))
     old.writer.close()
     state.delete("log.json")
     new = LogWriter.create(state, None, "0/0")
@@ -318,13 +318,13 @@ def test_a_new_log_does_not_begin_with_what_another_left_behind(state):
 
 def test_what_a_replaced_writer_left_behind_does_not_come_back_when_the_next_forgets_its_own(state, monkeypatch):
     late = Feed(LogWriter.create(state, None, "0/0"), {})
-    late.append(*transaction(b"M"))
+    late.append(*transaction(b"O"))
     writer = taken_over(state, monkeypatch)
     with pytest.raises(StateError, match="took over the state directory"):
-        late.append(*transaction(*[b"M"] * 4))
+        late.append(*transaction(*[b"O"] * 4))
     feed, reader = Feed(writer, {}), LogReader(state)
     for _ in range(3):
-        feed.append(*transaction(b"M"))
+        feed.append(*transaction(b"O"))
     writer.forget(6)
     assert (reader.begin(), [(name.first, name.last) for name in reader.names()]) == (6, [(7, 9), (10, 12)])
     assert [(piece.first, piece.last) for piece in reader.slices(None, None)] == [(7, 9), (10, 12)]
@@ -338,7 +338,7 @@ def test_what_a_replaced_writer_left_behind_does_not_come_back_when_the_next_for
 def test_a_writer_that_was_replaced_forgets_nothing(state, monkeypatch):
     late = Feed(LogWriter.create(state, None, "0/0"), {})
     for _ in range(2):
-        late.append(*transaction(b"M"))
+        late.append(*transaction(b"O"))
     writer = taken_over(state, monkeypatch)
     with pytest.raises(StateError, match="took over the state directory"):
         late.writer.forget(3)
@@ -348,15 +348,15 @@ def test_a_writer_that_was_replaced_forgets_nothing(state, monkeypatch):
 
 def test_a_lock_that_was_deleted_by_hand_does_not_let_an_old_writer_come_before_the_next(state, monkeypatch):
     late = Feed(LogWriter.create(state, None, "0/0"), {})
-    late.append(*transaction(b"M"))
+    late.append(*transaction(b"O"))
     late = Feed(taken_over(state, monkeypatch), {})
     state.delete("writer.lock")
     writer = LogWriter.open(state)
     assert writer is not None
     with pytest.raises(StateError, match="took over the state directory"):
-        late.append(*transaction(b"M", b"M", b"M"))
-    Feed(writer, {}).append(*transaction(b"M"))
-    Feed(writer, {}).append(*transaction(b"M"))
+        late.append(*transaction(b"O", b"O", b"O"))
+    Feed(writer, {}).append(*transaction(b"O"))
+    Feed(writer, {}).append(*transaction(b"O"))
     expected = [(1, 3), (4, 6), (7, 9)]
     assert [(name.first, name.last) for name in LogReader(state).names()] == expected
     state.delete("writer.lock")
@@ -366,7 +366,7 @@ def test_a_lock_that_was_deleted_by_hand_does_not_let_an_old_writer_come_before_
 def test_a_log_that_lacks_what_was_published_is_damaged(state):
     feed = Feed(LogWriter.create(state, None, "0/0"), {})
     for _ in range(2):
-        feed.append(*transaction(b"M"))
+        feed.append(*transaction(b"O"))
     feed.writer.close()
     state.delete(str(LogReader(state).names()[-1]))
     with pytest.raises(LogCorrupt, match="ends at 3, and was published up to 6"):
@@ -391,9 +391,9 @@ def test_a_writer_that_has_nothing_to_write_notices_that_it_was_replaced(state):
 def test_a_writer_that_was_replaced_deletes_nothing_of_the_next(state, monkeypatch):
     """It was stopped right behind its look at the lock."""
     late = Feed(LogWriter.create(state, None, "0/0"), {})
-    late.append(*transaction(b"M"))
+    late.append(*transaction(b"O"))
     writer = taken_over(state, monkeypatch)
-    Feed(writer, {}).append(*transaction(b"M"))
+    Feed(writer, {}).append(*transaction(b"O"))
     monkeypatch.setattr(late.writer._lock, "check", lambda: None)
     with pytest.raises(StateError, match="took over the state directory"):
         late.writer._drop_unfinished(4)
