@@ -36,10 +36,20 @@ OF_CAPTURE = (
 OF_TASKS = ("chunk-before-load", "chunk-loaded")
 OF_CHECKPOINTS = ("checkpoint-written", "checkpoint-synced", "checkpoint-before-commit", "checkpoint-saved")
 """No pipeline has them: see `test_checkpoint_kills`."""
+OF_EMBEDDED = (  # tests/embedded/test_kills.py and test_exactly_once.py
+    "embedded-prepared",
+    "embedded-planned",
+    "embedded-chunk-read",
+    "embedded-chunk-waits",
+    "embedded-before-checkpoint",
+    "embedded-checkpoint-saved",
+    "embedded-before-source-told",
+    "embedded-source-told",
+)
 
 
 def test_every_failpoint_is_tried() -> None:
-    assert {*OF_THE_DRIVER, *OF_CAPTURE, *OF_TASKS, *OF_CHECKPOINTS} == failpoints.ALL.keys()
+    assert {*OF_THE_DRIVER, *OF_CAPTURE, *OF_TASKS, *OF_CHECKPOINTS, *OF_EMBEDDED} == failpoints.ALL.keys()
 
 
 @pytest.fixture

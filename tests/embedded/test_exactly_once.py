@@ -16,7 +16,6 @@ import pytest
 import tailrace
 from support.streams import PATIENCE
 from tailrace import Misuse, failpoints
-from tailrace.embedded import stream as _  # noqa: F401  # declares
 from tailrace.testing.postgres import execute
 
 pytestmark = pytest.mark.server

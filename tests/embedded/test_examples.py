@@ -68,9 +68,10 @@ def test_five_lines_print_every_change(url: str, tmp_path: Path) -> None:
     assert [line.split()[0] for line in lines] == ["read", "update", "delete"]
 
 
-def test_readme_runs(url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", ["README.md", "docs/embedded.md"])
+def test_what_a_page_shows_runs(url: str, tmp_path: Path, page: str) -> None:
     """Every Python block that begins with an import; it prints what the database does."""
-    blocks = re.findall(r"```python\n(import tailrace\n.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    blocks = re.findall(r"```python\n(import tailrace\n.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert blocks
     for number, block in enumerate(blocks):
         folder = tmp_path / str(number)

@@ -9,7 +9,6 @@ import pytest
 
 from support.streams import Consumer
 from tailrace import failpoints
-from tailrace.embedded import stream as _  # noqa: F401  # declares
 from tailrace.testing.postgres import execute
 
 pytestmark = [pytest.mark.server, pytest.mark.crash]

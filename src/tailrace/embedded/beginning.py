@@ -31,9 +31,6 @@ BEGIN_ANEW = "begin anew: `stream.drop()` removes the checkpoint, and what was m
 
 T = TypeVar("T")
 
-failpoints.declare("embedded-prepared", "slot and publication are there, no checkpoint is")
-failpoints.declare("embedded-planned", "the first checkpoint is durable, nothing was delivered")
-
 
 class Begun(msgspec.Struct):
     """`tables` are those to be followed, as they are now. Without a stream there is no capture."""

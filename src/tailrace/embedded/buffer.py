@@ -62,6 +62,11 @@ class Buffer:
         is_much = self.memory + self.spooled >= self.max_bytes
         return is_much and (self.splits or self.committed > self.released)
 
+    @property
+    def is_hungry(self) -> bool:
+        """Nothing waits for the consumer."""
+        return self.given >= self.committed
+
     def add(self, frames: Frames, position: str, identity: SourceIdentity, received: str) -> None:
         """What was taken in. Frames that do not follow on replace what there is of an unfinished transaction."""
         with self.changed:

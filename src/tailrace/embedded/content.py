@@ -93,9 +93,9 @@ class Stretch:
         known, count = dict(self.tables), 0
         for run in self._runs():
             if len(run):
-                for event in events_of(run, self._told_of(run.part), known):
-                    count += 1
-                    yield event
+                found, events = events_of(run, self._told_of(run.part), known)
+                count += found
+                yield from events
         self._survey = Survey(count, known)
 
     def survey(self) -> Survey:

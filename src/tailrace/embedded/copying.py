@@ -24,8 +24,6 @@ from tailrace.model.chunk import Chunk
 from tailrace.model.schema import TableSchema
 from tailrace.sources.base import ExportedSnapshot, Source, TableRewritten
 
-failpoints.declare("embedded-chunk-read", "a chunk of a snapshot is read, nobody has been given it")
-
 
 class ReadChunk(msgspec.Struct, frozen=True):
     """A chunk, read; `copy` is its table's as it is to be noted once the chunk is acknowledged."""

@@ -28,8 +28,11 @@ class Told:
         self.times = [EPOCH + timedelta(microseconds=us) if us else None for us in times_us]
 
 
-def events_of(run: Run, told: Told, known: dict[str, str]) -> Iterator[Event]:
-    """In commit order. `known` are the versions of tables that were delivered before; it learns those of the run."""
+def events_of(run: Run, told: Told, known: dict[str, str]) -> tuple[int, Iterator[Event]]:
+    """How many there are, and each in commit order.
+
+    `known` are the versions of tables that were delivered before; it learns those of the run.
+    """
     flat: list[Event] = []
     number = np.empty(len(run), np.int64)
     number[run.order] = run.number
@@ -42,8 +45,9 @@ def events_of(run: Run, told: Told, known: dict[str, str]) -> Iterator[Event]:
     for message, own in zip(run.logged, numbers[len(flat) :], strict=True):
         flat.append(_message(message.message, message.transaction, own, told))
     if firsts:
-        return _with_schemas(flat, run.order.tolist(), firsts)
-    return iter(flat) if len(run.changes) + bool(run.logged) == 1 else map(flat.__getitem__, run.order.tolist())
+        return len(flat) + len(firsts), _with_schemas(flat, run.order.tolist(), firsts)
+    is_ordered = len(run.changes) + bool(run.logged) == 1
+    return len(flat), iter(flat) if is_ordered else map(flat.__getitem__, run.order.tolist())
 
 
 def is_news(known: dict[str, str], schema: TableSchema) -> bool:

@@ -33,8 +33,6 @@ LOOK_SECONDS = 0.2
 
 Key = tuple[Any, ...]
 
-failpoints.declare("embedded-chunk-waits", "a chunk on demand is read, and waits for the stream to pass it")
-
 
 class Waiting:
     """A chunk that was read, and what was delivered since that it has not seen."""

@@ -22,10 +22,8 @@ from tailrace.sources.base import Capture, Source
 POLL_SECONDS = 0.2
 TAKE_BYTES = 2 << 20
 TAKE_SECONDS = 0.02
-"""A piece of the stream is taken when it has so much, or when nothing came for so long: many small ones cost more."""
-
-failpoints.declare("embedded-before-source-told", "a checkpoint is durable, the source has not been told")
-failpoints.declare("embedded-source-told", "the source has been told that it may forget")
+"""A piece of the stream is taken when it has so much, or, where the consumer waits for it, after so long: many small
+ones cost more."""
 
 
 class Wake:
@@ -142,7 +140,8 @@ class Pump:
 
     def _take_if_due(self, *, is_quiet: bool) -> None:
         now, pending = time.monotonic(), self._capture.pending_bytes
-        if pending < TAKE_BYTES and not is_quiet and now - self._taken_at < TAKE_SECONDS:
+        is_awaited = self._buffer.is_hungry and now - self._taken_at >= TAKE_SECONDS
+        if pending < TAKE_BYTES and not is_quiet and not is_awaited:
             return
         self._taken_at = now
         taken = self._capture.take()

@@ -39,9 +39,6 @@ DEFAULTS = Options()
 TICK_SECONDS = 0.5
 STOP_SECONDS = 10.0
 
-failpoints.declare("embedded-before-checkpoint", "a batch is acknowledged, its checkpoint is not durable")
-failpoints.declare("embedded-checkpoint-saved", "a checkpoint is durable, nothing else is done about it")
-
 
 class Within(msgspec.Struct, frozen=True):
     """An acknowledgement that counts once the consumer's own transaction is committed."""
