@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tailrace.config import Settings
-from tailrace.errors import SourceRefused, SourceUnavailable
+from tailrace.errors import SourceUnavailable
 from tailrace.model.changes import Changes
 from tailrace.model.chunk import Chunk
 from tailrace.model.event import SourceMessage
@@ -186,8 +186,7 @@ class Source(Protocol):
         """The tables to capture, as they are now."""
 
     def readable(self) -> list[TableSchema]:
-        """Those that can be read, whether or not they are in the stream. Optional."""
-        return self.tables()
+        """Those that can be read, whether or not they are in the stream."""
 
     def facts(self, refused: Mapping[str, str] = ...) -> list[TableFacts]:
         """The same tables, with what the stream does not tell of them.
@@ -229,13 +228,11 @@ class Source(Protocol):
         """The changes that have the offsets `first … last`, of all tables or of these. Asks nobody."""
 
     @staticmethod
-    def messages(frames: Frames, first: int, last: int) -> Iterator[LoggedMessage]:  # noqa: ARG004
-        """What applications themselves wrote into the source's log, in the same range. Optional, and asks nobody."""
-        return iter(())
+    def messages(frames: Frames, first: int, last: int) -> Iterator[LoggedMessage]:
+        """What applications themselves wrote into the source's log, in the same range. Asks nobody."""
 
     def transaction_ids(self, transactions: pa.RecordBatch) -> list[str]:
         """What the source calls each of these transactions of a segment; the same when it sends them again."""
-        return self.end_positions(transactions)
 
     transaction_columns: ClassVar[pa.Schema]
     """What `decode` tells of a transaction; users see it. `_commit_time` at least."""
@@ -246,8 +243,7 @@ class Source(Protocol):
         """In a task: the chunk's rows as the snapshot sees them, encoded in `form` if the source has them so."""
 
     def read_where(self, table: TableSchema, chunk: Chunk, snapshot: str, where: str) -> Iterator[pa.RecordBatch]:
-        """As `read_chunk`: only the rows for which a condition in the source's own words is true. Optional."""
-        raise SourceRefused(f"rows of {table.table} can not be chosen by a condition: this source has no such thing")
+        """As `read_chunk`: only the rows for which a condition in the source's own words is true."""
 
     def read_all(self, table: TableSchema, snapshot: str | None = None) -> Iterator[pa.RecordBatch]:
         """All rows of a table, as a snapshot sees them or as they are, to be compared with what a sink has."""

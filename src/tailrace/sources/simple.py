@@ -31,7 +31,7 @@ from tailrace.model.frames import Frames
 from tailrace.model.lifecycle import StoredAs
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import SourceIdentity
-from tailrace.sources.base import Absence, Capture, Finding, Published, Source, StorageChange, TableFacts
+from tailrace.sources.base import Absence, Capture, Finding, LoggedMessage, Published, Source, StorageChange, TableFacts
 from tailrace.sources.transactions import TOLD, Transaction, frames_of
 
 ALWAYS = "always"
@@ -66,6 +66,19 @@ class SimpleSource(Source):
     @property
     def reads_from(self) -> str:
         return f"the tables {' and '.join(self.settings.tables)}"
+
+    def readable(self) -> list[TableSchema]:
+        return self.tables()
+
+    def read_where(self, table: TableSchema, chunk: Chunk, snapshot: str, where: str) -> Iterator[pa.RecordBatch]:
+        raise SourceRefused(f"rows of {table.table} can not be chosen by a condition: this source has no such thing")
+
+    @staticmethod
+    def messages(frames: Frames, first: int, last: int) -> Iterator[LoggedMessage]:  # noqa: ARG004 - there are none
+        return iter(())
+
+    def transaction_ids(self, transactions: pa.RecordBatch) -> list[str]:
+        return self.end_positions(transactions)
 
     # --- positions
 
