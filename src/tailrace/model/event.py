@@ -27,7 +27,7 @@ class EventOp(StrEnum):
     MESSAGE = "message"  # what the application itself wrote into the source's log
 
 
-class Transaction(msgspec.Struct, frozen=True):
+class Transaction(msgspec.Struct, frozen=True, gc=False):
     """`id` in the source's own words; `number` counts the events of the transaction that we deliver, from 1."""
 
     id: str
