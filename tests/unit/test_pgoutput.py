@@ -392,8 +392,21 @@ def test_origins_types_and_messages_are_tolerated_everywhere():
         origin(), type_(), relation(1, "public", "items", "d", []), logical_message(), insert(1, "1", "a", "b")
     )
     assert [after(c) for c in found] == [[(1, "a", "b")]]
-    frames, _ = frames_of([logical_message(in_transaction=False), *transaction()])
-    assert frames.transactions.column("xid").to_pylist() == [0, 700]  # outside of any, a message stands for itself
+
+
+def test_a_message_of_no_transaction_ends_by_itself_as_a_mark_does():
+    frames, _ = frames_of([logical_message(in_transaction=False), *transaction(logical_message(b"x" * 300))])
+    facts = [frames.transactions.column(name).to_pylist() for name in ("begin", "end", "xid", "end_position")]
+    assert [column[0] for column in facts] == [1, 1, 0, 0x1001]
+    alone, inside = pgoutput.messages(frames, frames.first, frames.last)
+    assert (alone.transaction, alone.message.is_transactional, alone.message.content) == (0, False, b"hello")
+    assert (inside.transaction, inside.message.prefix, len(inside.message.content)) == (1, "app", 300)
+
+
+@pytest.mark.parametrize("cut", [1, 4, 5, 9])
+def test_a_message_that_is_cut_short_is_refused(cut):
+    with pytest.raises(DecodeError):
+        pgoutput.parse_message(logical_message()[:-cut], 1)
 
 
 # --- the flat form ---------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ class Wake:
         self._ear, self._mouth = socket.socketpair()
         self._ear.setblocking(False)
         self._mouth.setblocking(False)
+        self._is_called = False
 
     def fileno(self) -> int:
         return self._ear.fileno()
@@ -40,10 +41,13 @@ class Wake:
     def call(self) -> None:
         with suppress(OSError):  # it has been called often enough, or nobody hears it any more
             self._mouth.send(b"!")
+        self._is_called = True  # not before: whoever hears it would find nothing, and then be called for ever
 
     def hear(self) -> None:
-        with suppress(BlockingIOError):
-            self._ear.recv(4096)
+        if self._is_called:
+            self._is_called = False
+            with suppress(BlockingIOError):
+                self._ear.recv(4096)
 
     def close(self) -> None:
         self._ear.close()

@@ -27,7 +27,7 @@ class EventOp(StrEnum):
     MESSAGE = "message"  # what the application itself wrote into the source's log
 
 
-class Transaction(msgspec.Struct, frozen=True, omit_defaults=True):
+class Transaction(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """`id` in the source's own words; `number` counts the events of the transaction that we deliver, from 1.
 
     `table_number` counts those of the event's table, also from 1; it is 0 where nobody has counted.
