@@ -1,4 +1,4 @@
-"""A source of your own in twenty-five lines: a file that grows by lines of JSON; `lines:////folder/readings.jsonl`.
+"""A source of your own in forty lines: a file that grows by lines of JSON; `lines:////folder/readings.jsonl`.
 
 Each line is one change of the table `main.readings`: `{"op": "insert", "row": {"sensor": 1, "value": 20.5}}`. The
 position is the number of bytes before the next line. There is nothing to copy: all rows come with the lines.

@@ -23,17 +23,6 @@ pytestmark = pytest.mark.server
 MIB = 1 << 20
 
 
-@pytest.fixture
-def url(postgres_url: str) -> str:
-    execute(postgres_url, "CREATE TABLE items (id int PRIMARY KEY, name text)")
-    return postgres_url
-
-
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
 def insert(url: str, first: int, last: int) -> None:
     """One transaction, of about 220 bytes a row."""
     execute(url, f"INSERT INTO items SELECT i, repeat('x', 200) FROM generate_series({first}, {last}) i")

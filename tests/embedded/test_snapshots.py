@@ -28,17 +28,6 @@ END = {"id": 1_000_000}
 _SAME = "SELECT FROM items WHERE id = {}"
 
 
-@pytest.fixture
-def url(postgres_url: str) -> str:
-    execute(postgres_url, "CREATE TABLE items (id int PRIMARY KEY, name text)")
-    return postgres_url
-
-
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
 def fill(url: str, first: int, last: int, table: str = "items") -> None:
     execute(url, f"INSERT INTO {table} SELECT i, 'name ' || i FROM generate_series({first}, {last}) i")
 

@@ -24,17 +24,6 @@ pytestmark = pytest.mark.server
 
 
 @pytest.fixture
-def url(postgres_url: str) -> str:
-    execute(postgres_url, "CREATE TABLE items (id int PRIMARY KEY, name text)")
-    return postgres_url
-
-
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
-
-
-@pytest.fixture
 def stream(url: str, store: MemoryStore) -> Iterator[Stream]:
     with tailrace.capture(url, checkpoint=store, snapshot="never") as stream:
         yield stream

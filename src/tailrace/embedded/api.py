@@ -29,6 +29,7 @@ def capture(
     transactions: str = Transactions.WHOLE,
     max_bytes: int = 64 * MIB,
     chunk_bytes: int = 16 * MIB,
+    messages: bool = False,
     heartbeat_ms: int = 1000,
     stall_seconds: float = 30.0,
     **own: Any,
@@ -41,7 +42,8 @@ def capture(
     - `name`: of the checkpoint, and of what is made in the source. Two streams have two names.
     - `transactions`: `whole`, or `split` where a large one may come in parts.
     - `max_bytes`: what is held in memory before the source has to wait.
-    - what the source has of its own: for PostgreSQL `slot`, `publication`, `create`, `binary`, `messages`.
+    - `messages`: what applications write into the source's log comes as well (`pg_logical_emit_message`).
+    - what the source has of its own: for PostgreSQL `slot`, `publication`, `create`, `binary`.
 
     Nothing is opened before it is started: by `with`, `async with` or `start()`.
     """
@@ -57,6 +59,7 @@ def capture(
         transactions=_one_of(Transactions, transactions, "transactions"),
         max_bytes=max_bytes,
         chunk_bytes=chunk_bytes,
+        messages=messages,
         stall_seconds=stall_seconds,
     )
     return Stream(source, open_store(checkpoint), kind_of(registry.scheme(url)), options)

@@ -61,7 +61,7 @@ class Beginning:
         failpoints.reached("embedded-prepared")
         after, source = (position, None) if known is None else (known.position, known.source)
         with self._begin_anew():
-            capture = patiently(lambda: self._source.capture(after, 1, {}, source))
+            capture = patiently(lambda: self._source.capture(after, 1, {}, source, messages=self._options.messages))
         try:
             checkpoint = known or Checkpoint(self._kind, position, 0, source=capture.identity)
             facts = self._facts()

@@ -41,7 +41,7 @@ class Live:
         sizes = (options.max_bytes, options.batch_bytes)
         self.buffer = Buffer(source, *sizes, splits=splits, position=begun.checkpoint.position)
         described = {schema.relation: schema for schema in begun.tables.values()}
-        self.pump = Pump(source, self.buffer, capture, described, options.name)
+        self.pump = Pump(source, self.buffer, capture, described, options)
         self.watch = Watch(source, options.name, dict(begun.checkpoint.memberships))
 
     def start(self) -> None:

@@ -28,6 +28,7 @@ class Options(msgspec.Struct, frozen=True):
     transactions: Transactions = Transactions.WHOLE
     max_bytes: int = 64 * MIB
     chunk_bytes: int = 16 * MIB
+    messages: bool = False
     stall_seconds: float = 30.0
     """How long a consumer, or the source, may do nothing that it should do before `status` calls the stream stalled."""
 

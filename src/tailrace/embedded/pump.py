@@ -13,6 +13,7 @@ from contextlib import suppress
 
 from tailrace import failpoints
 from tailrace.embedded.buffer import Buffer
+from tailrace.embedded.options import Options
 from tailrace.errors import SourceUnavailable, TailraceError
 from tailrace.model.backoff import Backoff
 from tailrace.model.schema import TableSchema
@@ -58,10 +59,10 @@ class Pump:
     """Started with a capture that is open. `identity` is whom it reads from."""
 
     def __init__(
-        self, source: Source, buffer: Buffer, capture: Capture, described: dict[int, TableSchema], name: str
+        self, source: Source, buffer: Buffer, capture: Capture, described: dict[int, TableSchema], options: Options
     ) -> None:
         self._source, self._buffer, self._capture = source, buffer, capture
-        self._described = described
+        self._described, self._messages = described, options.messages
         self.identity: SourceIdentity = capture.identity
         self._wake = Wake()
         self._stopping = threading.Event()
@@ -75,7 +76,7 @@ class Pump:
         self.trouble_since = 0.0
         self.remarks: list[str] = []
         self._taken_at = time.monotonic()
-        self._thread = threading.Thread(target=self._run, name=f"tailrace {name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"tailrace {options.name}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -200,7 +201,7 @@ class Pump:
     def _reopen(self) -> None:
         first = self._buffer.begin_again()
         position = self._buffer.position
-        self._capture = self._source.capture(position, first, self._described, self.identity)
+        self._capture = self._source.capture(position, first, self._described, self.identity, messages=self._messages)
         self.told = ""
 
     def _close_capture(self) -> None:

@@ -216,11 +216,18 @@ class Source(Protocol):
         """Where each of these transactions of a segment ends, or where a mark stands."""
 
     def capture(
-        self, after: str, first_offset: int, described: Mapping[int, TableSchema], known: SourceIdentity | None
+        self,
+        after: str,
+        first_offset: int,
+        described: Mapping[int, TableSchema],
+        known: SourceIdentity | None,
+        *,
+        messages: bool = ...,
     ) -> Capture:
         """Stream what follows `after`, which was read from `known`; raises SourceChanged, PositionLost.
 
-        `described` are the tables as the log has described them, by their relation.
+        `described` are the tables as the log has described them, by their relation. With `messages`, what applications
+        wrote into the source's log comes as well; a pipeline has no use for it.
         """
 
     @staticmethod

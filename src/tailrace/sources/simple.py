@@ -115,7 +115,13 @@ class SimpleSource(Source):
         return now
 
     def capture(
-        self, after: str, first_offset: int, described: Mapping[int, TableSchema], known: SourceIdentity | None
+        self,
+        after: str,
+        first_offset: int,
+        described: Mapping[int, TableSchema],
+        known: SourceIdentity | None,
+        *,
+        messages: bool = False,
     ) -> Capture:
         identity = self.identify() if known is None else self.check_same(known, after)
         return PolledCapture(self, identity, int(after), first_offset)

@@ -19,9 +19,6 @@ class PostgresSettings(config.Settings, frozen=True):
     publication: Annotated[str, Meta(min_length=1, max_length=63, description="default: tailrace_<name>")] | None = None
     create: Annotated[bool, Meta(description="create slot and publication when they are missing")] = True
     binary: Annotated[bool, Meta(description="ask for binary values: faster, the same content")] = True
-    messages: Annotated[
-        bool, Meta(description="read what `pg_logical_emit_message` writes as well: for embedded streams")
-    ] = False
 
     def slot_of(self, pipeline: str) -> str:
         """The slot of the pipeline that has this name."""

@@ -196,7 +196,13 @@ class PostgresSource(Source):
         return [positions.format_lsn(value) for value in transactions.column("end_position").to_pylist()]
 
     def capture(
-        self, after: str, first_offset: int, described: Mapping[int, TableSchema], known: SourceIdentity | None = None
+        self,
+        after: str,
+        first_offset: int,
+        described: Mapping[int, TableSchema],
+        known: SourceIdentity | None = None,
+        *,
+        messages: bool = False,
     ) -> PostgresCapture:
         streamed = self._streamed()
         return PostgresCapture(
@@ -210,7 +216,7 @@ class PostgresSource(Source):
             known=known,
             binary=self.settings.binary and self._all_binary(),
             mark_seconds=self._heartbeat_seconds,
-            messages=self.settings.messages,
+            messages=messages,
         )
 
     def transaction_ids(self, transactions: pa.RecordBatch) -> list[str]:
