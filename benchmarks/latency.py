@@ -1,9 +1,10 @@
-"""Latency, from a commit's return in the source to the moment when a reader of the SQLite replica can see it."""
+"""Latency, from a commit's return in the source to the moment when a reader of a sink can see it."""
 
 import contextlib
 import sqlite3
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import LiteralString
 
@@ -14,6 +15,10 @@ import psycopg
 TABLE: LiteralString = "ticks"
 COLUMNS: LiteralString = "id bigint PRIMARY KEY, written_at timestamptz"
 INSERT: LiteralString = "INSERT INTO ticks SELECT i, clock_timestamp() FROM generate_series(%s::bigint, %s::bigint) i"
+PATIENCE = 60.0
+
+Sightings = list[tuple[int, float]]
+"""(the highest id that was readable, when)."""
 
 
 class Latencies(msgspec.Struct):
@@ -63,17 +68,24 @@ def make_ticks(url: str) -> None:
 
 
 def measure(
-    url: str, replica: Path, *, rate: int = 500, per_transaction: int = 5, seconds: float = 30, warm_up: float = 10
+    url: str,
+    watch: Callable[[Writer, int, float], Sightings],
+    *,
+    rate: int = 500,
+    per_transaction: int = 5,
+    seconds: float = 30,
+    warm_up: float = 10,
 ) -> Latencies:
-    """Write for `warm_up + seconds` while polling the replica; a pipeline must be running from one to the other.
+    """Write for `warm_up + seconds` while `watch` looks at the sink; a pipeline must be running from one to the other.
 
-    One writer, and a replica that shows transactions in order: an id is readable once a higher one is.
+    One writer, and a sink that shows transactions in order: an id is readable once a higher one is. `watch` is given
+    the writer, the last id to see, and for how many seconds it may see nothing new.
     """
     writer = Writer(url, rate, per_transaction, warm_up + seconds)
     total = round(rate * (warm_up + seconds) / per_transaction) * per_transaction
     began = time.monotonic()
     writer.start()
-    sightings = _watch(replica, writer, total, patience=60)
+    sightings = watch(writer, total, PATIENCE)
     took = writer.commits[-1][1] - began
     skipped = round(rate * warm_up)
     ids, commits = (np.array(column) for column in zip(*writer.commits, strict=True))
@@ -83,9 +95,9 @@ def measure(
     return Latencies(np.repeat(waited, per_transaction).tolist(), total, total / took, writer.slowest_commit)
 
 
-def _watch(replica: Path, writer: Writer, last: int, patience: float) -> list[tuple[int, float]]:
+def watch_replica(replica: Path, writer: Writer, last: int, patience: float) -> Sightings:
     """(highest id readable, time) each time that it grew, polled every 5 ms until `last` is readable."""
-    sightings: list[tuple[int, float]] = []
+    sightings: Sightings = []
     highest, moved = 0, time.monotonic()
     with contextlib.closing(sqlite3.connect(f"file:{replica}?mode=ro", uri=True, isolation_level=None)) as reader:
         while highest < last:

@@ -6,7 +6,7 @@ Each returns its own seconds, without what its peer does not pay either: startin
 import contextlib
 import io
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,11 @@ def stream_to_postgres(backlog: Backlog, slot: str, state: Path, target_url: str
     return _stream(backlog, slot, state, target_url)
 
 
+def stream_to_kafka(backlog: Backlog, slot: str, state: Path, url: str, prefix: str) -> float:
+    """The whole backlog into topic `<prefix>.public.measured`, in Debezium's envelope."""
+    return _stream(backlog, slot, state, url, {"prefix": prefix})
+
+
 def snapshot_to_null(url: str, table: str, connections: int) -> float:
     """Read a table as a snapshot does, to Arrow, by `connections` tasks, and write nothing."""
     import tempfile
@@ -90,11 +95,11 @@ def snapshot_to(url: str, table: str, connections: int, state: Path, target_url:
 
 
 @contextlib.contextmanager
-def live_pipeline(url: str, table: str, state: Path, replica: Path) -> Iterator[None]:
-    """A pipeline that is live, from one table into the SQLite file `replica`, for as long as the block runs."""
+def live_pipeline(url: str, table: str, state: Path, sink: str, **own: object) -> Iterator[None]:
+    """A pipeline that is live, from one table into a sink, for as long as the block runs."""
     from support.pipelines import RunningPipeline, write_pipeline
 
-    file = write_pipeline(state, url, {"sink": f"sqlite:///{replica}"}, tables=[f"public.{table}"])
+    file = write_pipeline(state, url, {"sink": {"url": sink, **own}}, tables=[f"public.{table}"])
     pipeline = RunningPipeline(file)
     try:
         pipeline.wait_until_live()
@@ -125,9 +130,17 @@ def capture_process(url: str, publication: str, slot: str, log: Path) -> Iterato
         supervisor.stop()
 
 
-def _pipeline(url: str, sink: str, state: Path, *, slot: str, publication: str = PUBLICATION) -> config.Pipeline:
+def _pipeline(
+    url: str,
+    sink: str,
+    state: Path,
+    *,
+    slot: str,
+    publication: str = PUBLICATION,
+    own: Mapping[str, object] | None = None,
+) -> config.Pipeline:
     source = config.Source(url, ("public.measured",), own={"slot": slot, "publication": publication})
-    return config.Pipeline("bench", source, {"sink": config.Sink(sink)}, state=str(state))
+    return config.Pipeline("bench", source, {"sink": config.Sink(sink, own=dict(own or {}))}, state=str(state))
 
 
 @contextlib.contextmanager
@@ -144,9 +157,9 @@ def _capturing(pipeline: config.Pipeline) -> Iterator[Callable[[], Progress | No
         supervisor.stop()
 
 
-def _stream(backlog: Backlog, slot: str, state: Path, sink_url: str) -> float:
+def _stream(backlog: Backlog, slot: str, state: Path, sink_url: str, own: Mapping[str, object] | None = None) -> float:
     """The sink believes that the (empty) table is live since the slot's beginning: everything comes by the stream."""
-    pipeline = _pipeline(backlog.server.url, sink_url, state, slot=slot)
+    pipeline = _pipeline(backlog.server.url, sink_url, state, slot=slot, own=own)
     source: Any = registry.make_source(pipeline)
     _warm_spark(pipeline)
     start = source.prepare(lambda _: None, lambda: None)
@@ -195,6 +208,7 @@ def _warm_spark(pipeline: config.Pipeline, tasks: int = 2) -> Any:
 
     def touch(_: int) -> int:
         import tailrace.pipeline.follower
+        import tailrace.sinks.kafka
         import tailrace.sinks.sql.sqlite.dialect
         import tailrace.sources.postgres.source  # noqa: F401
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import os
 import sqlite3
 import statistics
@@ -13,7 +14,21 @@ from pathlib import Path
 import msgspec
 import psycopg
 
-from benchmarks import copying, debezium, embedding, latency, loading, memory, ours, starting, streaming, transforming
+from benchmarks import (
+    copying,
+    debezium,
+    documents,
+    embedding,
+    kafka,
+    latency,
+    loading,
+    memory,
+    ours,
+    starting,
+    streaming,
+    transforming,
+)
+from benchmarks import mysql_source as my
 from benchmarks.backlog import (
     FINGERPRINT,
     NEW_ROW,
@@ -26,7 +41,9 @@ from benchmarks.backlog import (
 )
 from benchmarks.race import Contender, Heat, attempt, in_own_process, race, surroundings
 from benchmarks.report import Result, result
+from support.kafka import KafkaCluster
 from support.mysql import MariaDbServer, MySqlServer
+from support.opensearch import OpenSearchServer
 from tailrace.testing.postgres import PostgresServer
 
 Pairs = Mapping[str, tuple[str, str]]  # a ratio's name: our contender, and the one it is compared with
@@ -46,6 +63,14 @@ EMBEDDED_RACES: Sequence[Pairs] = [
         "embedded_events_vs_debezium": ("events", "debezium"),
     },
 ]
+KAFKA_RACE: Pairs = {
+    "kafka_vs_debezium": ("kafka", "debezium"),
+    "kafka_vs_producer": ("kafka", "producer"),
+    "kafka_commit_vs_producer": ("commit", "producer"),
+}
+LATENCIES = {"latency_p50_seconds": 50, "latency_p95_seconds": 95, "latency_p99_seconds": 99}
+KAFKA_LATENCIES = {"kafka_latency_p50_seconds": 50, "kafka_latency_p99_seconds": 99}
+MYSQL_RACE: Pairs = {"mysql_capture_vs_mysqlbinlog": ("capture", "mysqlbinlog")}
 SNAPSHOT_RACES: Sequence[Pairs] = [
     {"snapshot_vs_copy": ("null", "copy"), "snapshot_vs_binary_copy": ("null", "binary_copy")},
     {"snapshot_sqlite_vs_executemany": ("sqlite", "executemany")},
@@ -54,6 +79,11 @@ SNAPSHOT_RACES: Sequence[Pairs] = [
         "snapshot_postgres_vs_subscription": ("postgres", "subscription"),
     },
 ]
+
+
+_numbers = itertools.count(1)
+SEEDS = frozenset({"documents_seed_per_second", "documents_seed_vs_bulk"})
+DOCUMENT_CHANGES = frozenset({"documents_change_per_second", "documents_latency_p50_seconds"})
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -107,6 +137,36 @@ def embedded(run: Run) -> list[Result]:
         return results
 
 
+def topics(run: Run) -> list[Result]:
+    """The backlog into Kafka, and the latency of what is committed there; one broker for all."""
+    with KafkaCluster.start(options=()) as broker, _folder() as folder:
+        results = _to_topics(run, broker, folder) if not run.wanted.isdisjoint(KAFKA_RACE) else []
+        return results + (_topic_latencies(run, broker) if not run.wanted.isdisjoint(KAFKA_LATENCIES) else [])
+
+
+def _to_topics(run: Run, broker: KafkaCluster, folder: Path) -> list[Result]:
+    recorded = folder / "messages"  # as we write them, for those who only send
+    with PostgresServer.start(settings=SETTINGS) as source:
+        backlog = make_backlog(source, run.scale, prepare=ours.prepare_streams)
+        contenders: dict[str, Contender] = {
+            "kafka": lambda: _stream_to_kafka(backlog, broker, recorded),
+            "debezium": lambda: _debezium_to_kafka(backlog, broker),
+            "producer": lambda: _bare_producer(broker, recorded),
+            "commit": lambda: _commit_to_kafka(broker, recorded),
+        }
+        run.say("messages to be sent again")
+        _stream_to_kafka(backlog, broker, recorded)
+        return _compare(run, KAFKA_RACE, contenders, backlog.changes)
+
+
+def _topic_latencies(run: Run, broker: KafkaCluster) -> list[Result]:
+    run.say("latency of topics")
+    with PostgresServer.start() as server, _folder() as folder:
+        latency.make_ticks(server.url)
+        found, problem = attempt(lambda: _latencies_of_topic(run, server.url, broker, folder))
+    return _percentiles(run, KAFKA_LATENCIES, found, problem)
+
+
 def snapshot(run: Run) -> list[Result]:
     """The 2 million rows: read only, and copied into a sink."""
     rows = run.rows(2_000_000)
@@ -125,6 +185,56 @@ def snapshot(run: Run) -> list[Result]:
         return [each for pairs in SNAPSHOT_RACES for each in _compare(run, pairs, contenders, rows)]
 
 
+def searching(run: Run) -> list[Result]:
+    """20,000 documents of 44 rows each: all of them built, and kept right when rows change that are three hops away."""
+    users = run.rows(20_000)
+    with (
+        PostgresServer.start(settings=SETTINGS) as source,
+        OpenSearchServer.start(options=()) as search,
+        _folder() as folder,
+    ):
+        documents.make_shop(source, users)
+        results = _seeds(run, source, search, folder, users) if run.wanted & SEEDS else []
+        if run.wanted & DOCUMENT_CHANGES:
+            run.say("changes of documents")
+            with documents.live(source.url, search, folder, "live-"):
+                results += _document_changes(run, source, search, users)
+        return results
+
+
+def _seeds(run: Run, source: PostgresServer, search: OpenSearchServer, folder: Path, users: int) -> list[Result]:
+    def seed() -> float:
+        documents.forget(search, "seed-")
+        return documents.seed(source.url, search, folder, "seed-")
+
+    run.say("documents to be compared with")
+    seed()
+    plain = documents.recorded(search, "seed-")
+    heats = race({"seed": seed, "bulk": lambda: documents.plain_bulk(search, plain)}, run.repeat, run.say)
+    documents.forget(search, "seed-")
+    details = run.details(**_describe(heats, "seed", "bulk", users))
+    mine = heats["seed"].best
+    return [
+        result("documents_seed_per_second", None if mine is None else users / mine, details),
+        result("documents_seed_vs_bulk", _ratio(heats["seed"], heats["bulk"]), details),
+    ]
+
+
+def _document_changes(run: Run, source: PostgresServer, search: OpenSearchServer, users: int) -> list[Result]:
+    changes = users * 2
+    seconds, problem = attempt(lambda: documents.change_all(source.url, search, "live-", users, changes))
+    rate = None if seconds is None else changes / seconds
+    details = run.details(tailrace={"problem": problem} if seconds is None else {"seconds": seconds}, changes=changes)
+    run.say("latency of documents")
+    length = 30 * run.scale
+    found, trouble = attempt(lambda: documents.latency(source.url, search, "live-", users, seconds=length))
+    waits = {"problem": trouble} if found is None else {"p95_seconds": round(found.percentile(95), 3)}
+    return [
+        result("documents_change_per_second", rate, details),
+        result("documents_latency_p50_seconds", None if found is None else found.percentile(50), run.details(**waits)),
+    ]
+
+
 def decode(run: Run) -> list[Result]:
     """The backlog's messages into typed columns, on one core."""
     with PostgresServer.start(settings=SETTINGS) as server:
@@ -135,22 +245,47 @@ def decode(run: Run) -> list[Result]:
     return [result("decode_changes_per_second", rate, run.details(tailrace=heat.describe(backlog.changes)))]
 
 
+def mysql_source(run: Run) -> list[Result]:
+    """MySQL's backlog: captured, and decoded on one core."""
+    with my.make_server() as server:
+        backlog = my.Backlog(server, run.scale)
+        contenders: dict[str, Contender] = {
+            "mysqlbinlog": lambda: _mysqlbinlog(backlog),
+            "capture": lambda: _from_mysql(backlog),
+        }
+        results = _compare(run, MYSQL_RACE, contenders, backlog.changes)
+        stretches = {
+            "binlog_decode_changes_per_second": my.record(backlog, backlog.start, backlog.end),
+            "binlog_decode_one_row_events_per_second": my.record(backlog, backlog.end, backlog.single_end),
+        }
+    for name, frames in stretches.items():
+        rates = [in_own_process(my.decode_on_one_core, frames) for _ in range(run.repeat)]
+        results.append(result(name, max(rates), run.details(changes_per_second=rates)))
+    return results
+
+
 def commit_to_readable(run: Run) -> list[Result]:
     """Latency at 500 changes a second, for 30 seconds after a warm-up."""
     run.say("latency")
     with PostgresServer.start() as server, tempfile.TemporaryDirectory() as folder:
         latency.make_ticks(server.url)
         measured, problem = attempt(lambda: _latencies(run, server.url, Path(folder)))
+    return _percentiles(run, LATENCIES, measured, problem)
+
+
+def _percentiles(
+    run: Run, names: Mapping[str, int], measured: latency.Latencies | None, problem: str | None
+) -> list[Result]:
     if measured is None:
         details = run.details(tailrace={"problem": problem})
-        return [result(f"latency_p{percent}_seconds", None, details) for percent in (50, 95, 99)]
+        return [result(name, None, details) for name in names]
     details = run.details(
         changes=len(measured.seconds),
         changes_per_second=round(measured.rate, 1),
         max_seconds=round(max(measured.seconds), 3),
         slowest_commit_seconds=round(measured.slowest_commit, 3),
     )
-    return [result(f"latency_p{p}_seconds", measured.percentile(p), details) for p in (50, 95, 99)]
+    return [result(name, measured.percentile(percent), details) for name, percent in names.items()]
 
 
 def starts(run: Run) -> list[Result]:
@@ -231,11 +366,23 @@ GROUPS: dict[Callable[[Run], list[Result]], Sequence[str]] = {
     ],
     decode: ["decode_changes_per_second"],
     snapshot: [name for pairs in SNAPSHOT_RACES for name in pairs],
-    commit_to_readable: ["latency_p50_seconds", "latency_p95_seconds", "latency_p99_seconds"],
+    commit_to_readable: list(LATENCIES),
+    topics: [*KAFKA_RACE, *KAFKA_LATENCIES],
     starts: ["start_seconds", "restart_seconds"],
     transforms: ["transforms_vs_direct"],
     large_transaction: ["capture_peak_megabytes"],
+    mysql_source: [
+        "mysql_capture_vs_mysqlbinlog",
+        "binlog_decode_changes_per_second",
+        "binlog_decode_one_row_events_per_second",
+    ],
     bulk_load: ["mysql_vs_bulk_load", "mariadb_vs_bulk_load"],
+    searching: [
+        "documents_seed_per_second",
+        "documents_seed_vs_bulk",
+        "documents_change_per_second",
+        "documents_latency_p50_seconds",
+    ],
 }
 
 
@@ -274,6 +421,16 @@ def _capture(backlog: Backlog) -> float:
         return ours.capture(backlog, slot, folder)
 
 
+def _mysqlbinlog(backlog: my.Backlog) -> float:
+    with _folder() as folder:
+        return my.mysqlbinlog(backlog, folder)
+
+
+def _from_mysql(backlog: my.Backlog) -> float:
+    with _folder() as folder:
+        return my.capture(backlog, folder)
+
+
 def _stream_to_null(backlog: Backlog) -> float:
     with backlog.fresh_slot() as slot, _folder() as folder:
         return ours.stream_to_null(backlog, slot, folder)
@@ -291,6 +448,41 @@ def _stream_to_postgres(backlog: Backlog, target: PostgresServer) -> float:
         seconds = ours.stream_to_postgres(backlog, slot, folder, url)
         _require(_postgres_fingerprint(url), backlog.fingerprint)
         return seconds
+
+
+def _stream_to_kafka(backlog: Backlog, broker: KafkaCluster, recorded: Path) -> float:
+    prefix = f"tailrace-{next(_numbers)}"
+    topic = f"{prefix}.public.{TABLE}"
+    with backlog.fresh_slot() as slot, _folder() as folder:
+        seconds = ours.stream_to_kafka(backlog, slot, folder, broker.url, prefix)
+    _require(kafka.fingerprint(broker.servers, topic, backlog), backlog.fingerprint)
+    if not recorded.exists():
+        kafka.record(broker.servers, topic, recorded)
+    kafka.delete_topic(broker.servers, topic)
+    return seconds
+
+
+def _debezium_to_kafka(backlog: Backlog, broker: KafkaCluster) -> float:
+    topic = f"debezium-{next(_numbers)}"
+    seconds = kafka.debezium(backlog, broker.servers, topic)
+    _require(kafka.fingerprint(broker.servers, topic, backlog), backlog.fingerprint)
+    kafka.delete_topic(broker.servers, topic)
+    return seconds
+
+
+def _commit_to_kafka(broker: KafkaCluster, recorded: Path) -> float:
+    topic = f"commit-{next(_numbers)}"
+    with _folder() as folder:
+        seconds = in_own_process(kafka.commit, broker.url, topic, recorded, folder)
+    kafka.delete_topic(broker.servers, topic)
+    return seconds
+
+
+def _bare_producer(broker: KafkaCluster, recorded: Path) -> float:
+    topic = f"bare-{next(_numbers)}"
+    seconds = in_own_process(kafka.producer, broker.servers, topic, recorded)
+    kafka.delete_topic(broker.servers, topic)
+    return seconds
 
 
 def _snapshot_to_sqlite(source: PostgresServer) -> float:
@@ -330,8 +522,15 @@ def _decode_on_one_core(messages: Sequence[bytes]) -> float:
 
 def _latencies(run: Run, url: str, folder: Path) -> latency.Latencies:
     replica = folder / "replica.db"
-    with ours.live_pipeline(url, latency.TABLE, folder, replica):
-        return latency.measure(url, replica, seconds=30 * run.scale, warm_up=10 * run.scale)
+    watch = functools.partial(latency.watch_replica, replica)
+    with ours.live_pipeline(url, latency.TABLE, folder, f"sqlite:///{replica}"):
+        return latency.measure(url, watch, seconds=30 * run.scale, warm_up=10 * run.scale)
+
+
+def _latencies_of_topic(run: Run, url: str, broker: KafkaCluster, folder: Path) -> latency.Latencies:
+    watch = functools.partial(kafka.watch, broker.servers, f"latency.public.{latency.TABLE}")
+    with ours.live_pipeline(url, latency.TABLE, folder, broker.url, prefix="latency"):
+        return latency.measure(url, watch, seconds=30 * run.scale, warm_up=10 * run.scale)
 
 
 def _capture_peak(server: PostgresServer, rows: int, folder: Path) -> memory.Peak:

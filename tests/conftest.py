@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tailrace.testing.plugin", "support.mysql_fixtures"]
+pytest_plugins = [
+    "tailrace.testing.plugin",
+    "support.mysql_fixtures",
+    "support.mysql_sources",
+    "support.opensearch_fixtures",
+    "support.kafka_fixtures",
+]
 
 # Python processes that a test starts find `support`, too
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(Path(__file__).parent), os.environ.get("PYTHONPATH"))))
@@ -21,8 +27,23 @@ WAITING = "contract"
 """A room whose tests wait for servers half of the time: a worker that has one leaves the processor to two others."""
 
 
+SECONDS = ("mariadb", "overaconnectiontosqlite")
+
+
+def is_for_contract_only(item: pytest.Item) -> bool:
+    """What is another's in nearly all of its code, and whose suites take as long: `make contract` has them."""
+    return "contract" in item.path.parts and any(name in item.nodeid.lower() for name in SECONDS)
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not os.environ.get("TAILRACE_CONTRACT"):
+        config.hook.pytest_deselected(items=[item for item in items if is_for_contract_only(item)])
+        items[:] = [item for item in items if not is_for_contract_only(item)]
+    in_order(items)
+
+
+def in_order(items: list[pytest.Item]) -> None:
     """For workers that take a file each (`--dist=loadfile --no-loadscope-reorder`)."""
     rooms = {room: place for place, room in enumerate(LONGEST_FIRST)}
     here = Path(__file__).parent

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 import time
 from collections import Counter
 
@@ -62,6 +63,7 @@ def fired(name: str, once: str) -> bool:
 
 def reached(name: str) -> None:
     """Say that the program stands at `name`. Costs one look into the environment when nothing is armed."""
+    sys.audit("tailrace.reached", name)
     request = os.environ.get(VARIABLE)
     if request:
         _fire_if_asked(name, request)
@@ -117,8 +119,12 @@ declare("chunk-before-load", "a chunk is about to be loaded into the sink")
 declare("chunk-loaded", "a chunk and its mark are committed in the sink, nobody else knows")
 declare("snapshot-finished", "every chunk is loaded, the table's state is not yet CATCH_UP")
 declare("catch-up-step-committed", "one step of a table's catch-up is committed in the sink")
+declare("documents-remembered", "the rows that documents are built from are remembered, the documents are not written")
+declare("documents-written", "documents are written, what they are not built from any more is still remembered")
 declare("batch-staged", "tasks have staged a micro-batch, the driver has not begun to commit it")
 declare("sink-before-commit", "a micro-batch and its watermark are written, the sink has not committed")
+declare("kafka-before-flush", "all messages of a batch are handed to the producer, the broker may not have them")
+declare("chunk-staged", "a chunk's messages are staged by a task, nobody has sent them")
 declare("sink-committed", "the sink has committed a micro-batch, Spark's checkpoint has not")
 declare("table-live", "a table has become LIVE in the sink")
 declare("checkpoint-written", "a checkpoint's bytes are written beside it, not yet synced")

@@ -21,7 +21,7 @@ SOURCES = "tailrace.sources"
 SINKS = "tailrace.sinks"
 
 # Schemes whose extra has another name than the scheme.
-EXTRAS = {"mariadb": "mysql"}
+EXTRAS = {"mariadb": "mysql", "opensearchs": "opensearch"}
 
 
 def scheme(url: str) -> str:

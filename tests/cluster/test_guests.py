@@ -13,7 +13,7 @@ import pytest
 from support.pipelines import write_pipeline
 from tailrace.testing import content
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(1200), pytest.mark.long]
 
 NOTEBOOK = """
 import os, signal, sys, threading

@@ -19,6 +19,7 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+import tailrace
 from tailrace import config, registry
 from tailrace.errors import ConfigError
 from tailrace.model.changes import Op
@@ -195,9 +196,10 @@ def audited(path: Path, table: str) -> list[tuple[int, str, str]]:
         return database.execute(query, [table]).fetchall()
 
 
-def test_a_sink_of_ones_own_has_twenty_lines() -> None:
-    text = (EXAMPLES / "small_sink.py").read_text().partition("class AuditSink")[2]
-    assert len([line for line in text.splitlines() if line.strip()]) <= 20
+@pytest.mark.parametrize(("file", "name"), [("small_sink.py", "AuditSink"), ("small_source.py", "LinesSource")])
+def test_a_connector_of_ones_own_has_twenty_lines(file: str, name: str) -> None:
+    text = (EXAMPLES / file).read_text().partition(f"class {name}")[2]
+    assert 0 < len([line for line in text.splitlines() if line.strip()]) <= 20
 
 
 def test_a_line_that_is_still_being_written_is_not_read_by_the_small_source(tmp_path: Path) -> None:
@@ -213,6 +215,30 @@ def test_a_line_that_is_still_being_written_is_not_read_by_the_small_source(tmp_
     assert taken[1] == source.current_position() == str(file.read_bytes().index(b"\n") + 1)
     (changes,) = source.decode(taken[0], 1, taken[0].last)
     assert (changes.schema, changes.after.to_pylist()) == (READINGS, [{"sensor": 1, "value": 20.5}])
+
+
+def test_the_small_source_is_streamed_and_acknowledged_in_a_program_of_ones_own(
+    installed: None, tmp_path: Path
+) -> None:
+    file = tmp_path / "readings.jsonl"
+    file.write_text(f"{reading('insert', 1, 20.5)}\n{reading('update', 1, 21.5)}\n")
+
+    def taken(lines: int) -> list[tuple[str, object, object]]:
+        found: list[tuple[str, object, object]] = []
+        with tailrace.capture(f"lines://{file}", "main.*", checkpoint=tmp_path / "checkpoints") as stream:
+            while len(found) < lines:
+                batch = stream.poll(60)
+                assert batch is not None
+                found += [(str(event.op), event.key, event.after) for event in batch.events()]
+                batch.ack()
+            assert stream.poll(0) is None
+        return found
+
+    sensor = {"sensor": 1}
+    assert taken(2) == [("insert", sensor, sensor | {"value": 20.5}), ("update", sensor, sensor | {"value": 21.5})]
+    with open(file, "a") as lines:
+        lines.write(f"{reading('delete', 1, 0)}\n")
+    assert taken(1) == [("delete", sensor, None)]
 
 
 def reading(op: str, sensor: int, value: float) -> str:

@@ -46,10 +46,13 @@ OF_EMBEDDED = (  # tests/embedded/test_kills.py and test_exactly_once.py
     "embedded-before-source-told",
     "embedded-source-told",
 )
+OF_DOCUMENTS = ("documents-remembered", "documents-written")  # test_document_kills.py
+OF_KAFKA = ("chunk-staged", "kafka-before-flush")  # test_kafka_kills.py and tests/contract/test_kafka_sink.py
 
 
 def test_every_failpoint_is_tried() -> None:
-    assert {*OF_THE_DRIVER, *OF_CAPTURE, *OF_TASKS, *OF_CHECKPOINTS, *OF_EMBEDDED} == failpoints.ALL.keys()
+    of_pipelines = {*OF_THE_DRIVER, *OF_CAPTURE, *OF_TASKS, *OF_DOCUMENTS, *OF_KAFKA}
+    assert {*of_pipelines, *OF_CHECKPOINTS, *OF_EMBEDDED} == failpoints.ALL.keys()
 
 
 @pytest.fixture
@@ -88,6 +91,7 @@ def test_a_driver_killed_at_any_step_ends_equal_to_its_source(postgres_url: str,
     content.assert_same(content.sqlite_differences(postgres_url, file.with_name("replica.db")))
 
 
+@pytest.mark.long
 def test_processes_of_a_pipeline_killed_at_any_step_are_replaced(postgres_url: str, file: Path) -> None:
     """The capture process and the tasks: the run goes on, with others in their place."""
     once = str(file.with_name("once"))
@@ -105,6 +109,7 @@ def test_processes_of_a_pipeline_killed_at_any_step_are_replaced(postgres_url: s
     content.assert_same(content.sqlite_differences(postgres_url, file.with_name("replica.db")))
 
 
+@pytest.mark.long
 def test_a_copy_whose_tasks_die_every_time_is_tried_again_for_as_long_as_the_run_lasts(
     postgres_url: str, file: Path
 ) -> None:

@@ -38,6 +38,7 @@ def has_restarted(pipeline: RunningPipeline, count: int) -> bool:
     return len(deaths) >= count
 
 
+@pytest.mark.long  # `make test` kills one at every failpoint
 def test_a_driver_killed_in_every_phase_ends_equal_to_its_source(postgres_url: str, file: Path) -> None:
     replica = Replica(file)
     with HotWorkload.start(postgres_url, rate=40, seed=22):

@@ -124,10 +124,13 @@ def test_history_is_kept_and_goes_before_capture_has_to_wait(running: Running) -
     running.insert(1, 30)
     running.wait_until_current()
     assert running.log.begin() == 0, "every sink has it, and it is kept all the same"
-    running.insert(31, 200)  # some 350 kB once compressed
-    running.wait_until_current()
+    for first in range(31, 231, 20):  # some 35 kB once compressed: what comes at once is one segment, however large
+        running.insert(first, 20)
+        running.wait_until_current()
     running.pipeline.wait_for(lambda: running.log.begin() > 0, "the oldest history to go")
-    assert running.log_bytes < LOG_BYTES + SEGMENT_BYTES
+    running.pipeline.wait_for(
+        lambda: running.log_bytes < LOG_BYTES + SEGMENT_BYTES, "the log to be as small as it may be"
+    )
     assert [event for event in running.pipeline.said("log-full") if event["reader"]] == []
 
 
@@ -139,7 +142,13 @@ def test_a_stream_that_pauses_is_not_outrun_and_a_full_log_says_whom_it_waits_fo
     place = json.loads(tailrace("readers", "list", running.file, "--json").stdout)[0]
     assert (place["reader"], place["table"]) == ("warehouse", "public.items")
 
-    running.insert(231, 400)
+    for first in range(231, 631, 20):
+        end = running.log.end()
+        running.insert(first, 20)
+        running.pipeline.wait_for(
+            lambda end=end: running.log.end() > end or held_by(running, "warehouse"),
+            "the log to take it, or to be full",
+        )
     running.pipeline.wait_for(lambda: held_by(running, "warehouse"), "the log to be full")
     event = held_by(running, "warehouse")[0]
     assert "tailrace readers drop warehouse" in event["message"]
@@ -162,10 +171,14 @@ def test_a_stream_that_pauses_is_not_outrun_and_a_full_log_says_whom_it_waits_fo
 
 
 def test_a_reader_that_will_not_come_back_is_dropped_and_the_log_goes_on(running: Running) -> None:
+    place = json.loads(tailrace("readers", "list", running.file, "--json").stdout)[0]
     running.insert(631, 400)
     dropped = tailrace("readers", "drop", "warehouse", running.file)
     assert (dropped.returncode, dropped.stdout) == (0, "dropped reader warehouse\n")
-    running.wait_until_current()
+    for first in range(1031, 1231, 20):  # in small segments, so that older ones can go
+        running.insert(first, 20)
+        running.wait_until_current()
+    running.pipeline.wait_for(lambda: running.log.begin() > place["offset"], "the log to go on without the reader")
     assert tailrace("readers", "list", running.file).stdout == "there are no named readers\n"
     again = tailrace("readers", "drop", "warehouse", running.file)
     assert (again.returncode, "there is no reader warehouse" in again.stderr) == (2, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -10,8 +11,10 @@ import tailrace
 from support.streams import PATIENCE
 from tailrace import Misuse
 from tailrace.checkpoints.memory import MemoryStore
+from tailrace.embedded.beginning import Begun
 from tailrace.embedded.states import State
 from tailrace.testing.postgres import execute
+from tailrace.testing.processes import wait_until
 
 pytestmark = pytest.mark.server
 
@@ -89,3 +92,48 @@ def test_what_is_left_is_drained(url: str) -> None:
         return found
 
     assert asyncio.run(consume()) == [2]
+
+
+def test_a_start_that_is_cancelled_leaves_nothing_running(url: str) -> None:
+    store, stream = MemoryStore(), tailrace.capture(url, snapshot="never")
+    begin = stream._beginning.begin
+
+    def slowly() -> Begun:
+        time.sleep(1)
+        return begin()
+
+    stream._beginning.begin = slowly  # type: ignore[method-assign]
+
+    async def consume() -> None:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2), stream:
+                raise AssertionError("it has started")
+        wait_until(lambda: stream.state is State.STOPPED, seconds=PATIENCE, what="the end of the start")
+        async with tailrace.capture(url, checkpoint=store, snapshot="never") as again:
+            assert again.stream.state is State.RUNNING
+
+    asyncio.run(consume())
+
+
+def test_an_acknowledgement_that_is_cancelled_counts_whole_or_not_at_all(url: str) -> None:
+    """Nobody can say which: the batch comes again, or what follows does."""
+
+    async def consume() -> list[int]:
+        found: list[int] = []
+        async with tailrace.capture(url, snapshot="never") as stream:
+            for id_ in range(2, 12):
+                execute(url, f"INSERT INTO items VALUES ({id_})")
+                batch = await stream.poll(PATIENCE)
+                assert batch is not None
+                found += [event.after["id"] for event in batch.events() if event.after]
+                acknowledging = asyncio.create_task(batch.ack())
+                await asyncio.sleep(id_ % 3 / 100)
+                acknowledging.cancel()
+            while (batch := await stream.poll(2)) is not None:
+                found += [event.after["id"] for event in batch.events() if event.after]
+                await batch.ack()
+            assert stream.stream.checkpoint.events == 10
+        return found
+
+    found = asyncio.run(consume())
+    assert list(dict.fromkeys(found)) == list(range(2, 12))

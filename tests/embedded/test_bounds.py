@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import psycopg
@@ -13,8 +18,12 @@ import pytest
 
 import tailrace
 from support.streams import PATIENCE, taken
+from tailrace import SourceUnavailable, StateUnavailable
 from tailrace.checkpoints.memory import MemoryStore
+from tailrace.embedded.status import Health
 from tailrace.embedded.stream import Stream
+from tailrace.sources.postgres.capture import PostgresCapture
+from tailrace.sources.postgres.replication import BURST_BYTES
 from tailrace.testing.postgres import execute
 from tailrace.testing.processes import wait_until
 
@@ -38,17 +47,17 @@ def small(url: str, store: MemoryStore, transactions: str) -> Stream:
 
 def test_a_transaction_that_does_not_fit_into_memory_is_whole_and_spooled(url: str, store: MemoryStore) -> None:
     with small(url, store, "whole") as stream:
-        insert(url, 1, 20_000)
-        insert(url, 20_001, 20_001)
+        insert(url, 1, 60_000)
+        insert(url, 60_001, 60_001)
         batch = stream.poll(PATIENCE)
         assert batch is not None
         assert stream.status().spooled_bytes > 2 * MIB
-        assert stream.status().buffered_bytes < 4 * MIB
-        assert ids(batch)[:20_000] == list(range(1, 20_001))
-        assert sum(rows.num_rows for _, rows in batch.arrow()) == len(batch) >= 20_000
+        assert stream.status().buffered_bytes < MIB + BURST_BYTES + MIB
+        assert ids(batch)[:60_000] == list(range(1, 60_001))
+        assert sum(rows.num_rows for _, rows in batch.arrow()) == len(batch) >= 60_000
         numbers = [event.transaction.number for event in batch.events() if event.transaction]
-        assert numbers[:20_000] == list(range(1, 20_001))
-        assert {event.position for event in batch.events() if event.key != {"id": 20_001}} == {
+        assert numbers[:60_000] == list(range(1, 60_001))
+        assert {event.position for event in batch.events() if event.key != {"id": 60_001}} == {
             next(batch.events()).position
         }
         batch.ack()
@@ -59,18 +68,19 @@ def test_a_transaction_that_does_not_fit_into_memory_is_whole_and_spooled(url: s
 def test_a_transaction_that_may_be_split_comes_in_parts(url: str, store: MemoryStore) -> None:
     with small(url, store, "split") as stream:
         insert(url, 1, 20_000)
-        found, numbers, batches = [], [], 0
+        found, numbers, of_table, batches = [], [], [], 0
         while len(found) < 20_000:
             batch = stream.poll(PATIENCE)
             assert batch is not None
             found += ids(batch)
             numbers += [event.transaction.number for event in batch.events() if event.transaction]
+            of_table += [event.transaction.table_number for event in batch.events() if event.transaction]
             batches += 1
             assert stream.status().spooled_bytes == 0
             batch.ack()
         assert stream.checkpoint.skip in (0, 20_000)
-    assert batches > 3
-    assert found == numbers == list(range(1, 20_001))
+    assert batches > 1
+    assert found == numbers == of_table == list(range(1, 20_001))
 
 
 @pytest.fixture
@@ -184,3 +194,56 @@ def test_a_large_transaction_takes_little_memory(url: str) -> None:
     assert (events, rows) == (300_000, 300_000)
     assert spooled > 50 * MIB
     assert peak - before < 100, f"from {before} to {peak} MiB"
+
+
+def spools() -> int:
+    """How many files without a name we hold."""
+    found = (Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd"))
+    return sum(path.is_symlink() and "tailrace-spool" in os.readlink(path) for path in found)
+
+
+def test_a_stream_that_is_over_holds_no_spool(url: str, store: MemoryStore) -> None:
+    options: dict[str, Any] = {"checkpoint": store, "snapshot": "never", "max_bytes": 1 << 16}
+    with tailrace.capture(url, **options) as stream:
+        execute(url, "INSERT INTO items SELECT i, repeat('x', 1000) FROM generate_series(1, 9000) i")
+        batch = stream.poll(PATIENCE)
+        assert batch is not None
+        assert spools() == 1
+        assert len(list(batch.events())) == 9000
+    del batch, stream
+    gc.collect()
+    assert spools() == 0
+
+
+def test_a_transaction_that_can_not_be_spooled_is_an_error(
+    url: str, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"checkpoint": store, "snapshot": "never", "max_bytes": 1 << 16}
+    with tailrace.capture(url, **options) as stream:
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "absent"))
+        execute(url, "INSERT INTO items SELECT i, repeat('x', 1000) FROM generate_series(1, 9000) i")
+        with pytest.raises(StateUnavailable, match="can not be spooled"):
+            stream.poll(PATIENCE)
+    monkeypatch.undo()
+    with tailrace.capture(url, **options) as stream:
+        batch = stream.poll(PATIENCE)
+        assert batch is not None
+        assert len(batch) == 9000
+
+
+def test_a_stream_that_is_lost_at_the_same_place_again_and_again_is_stalled(
+    url: str, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(*_: Any) -> None:
+        raise SourceUnavailable("the server can not send that")
+
+    with tailrace.capture(url, checkpoint=store, snapshot="never", stall_seconds=1) as stream:
+        monkeypatch.setattr(PostgresCapture, "take", lost)
+        execute(url, "INSERT INTO items VALUES (1)")
+        wait_until(lambda: stream.status().reconnects > 2, seconds=PATIENCE, what="it to be tried again")
+        wait_until(lambda: stream.status().health is Health.STALLED, seconds=PATIENCE, what="it to be stalled")
+        assert "the server can not send that" in stream.status().reason
+        monkeypatch.undo()
+        batch = stream.poll(PATIENCE)
+        assert batch is not None
+        wait_until(lambda: stream.status().health is not Health.STALLED, seconds=PATIENCE, what="it to be well")

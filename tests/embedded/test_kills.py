@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,10 @@ ACKNOWLEDGING = (
     "embedded-before-source-told",
     "embedded-source-told",
 )
+SAVING = ("checkpoint-written", "checkpoint-synced", "checkpoint-saved")
+"""Steps of the file store, inside of an acknowledgement."""
 STARTING = ("embedded-prepared", "embedded-planned", "embedded-chunk-read")
+ON_DEMAND = "embedded-chunk-waits"
 
 
 @pytest.fixture
@@ -53,8 +57,15 @@ def consumed(consumer: Consumer, began: int = 0) -> list[int]:
     return delivered[:durable]
 
 
-@pytest.mark.parametrize("nth", [1, 4])
-@pytest.mark.parametrize("failpoint", ACKNOWLEDGING)
+def test_every_failpoint_of_a_stream_is_died_at() -> None:
+    streams = {name for name in failpoints.ALL if name.startswith("embedded-")}
+    assert streams == {*ACKNOWLEDGING, *STARTING, ON_DEMAND}
+    assert {*SAVING} <= {*failpoints.ALL}
+
+
+@pytest.mark.parametrize(
+    ("failpoint", "nth"), [*itertools.product(ACKNOWLEDGING, [1, 4]), *itertools.product(SAVING, [2, 5])]
+)
 def test_a_consumer_that_dies_while_it_acknowledges_goes_on_exactly(
     url: str, tmp_path: Path, failpoint: str, nth: int
 ) -> None:
@@ -64,7 +75,8 @@ def test_a_consumer_that_dies_while_it_acknowledges_goes_on_exactly(
     change(url, 1, CHANGES)
     consumer.dies(failpoints.environment(failpoint, nth=nth), step=5)
     before, delivered = consumed(consumer), len(consumer.delivered())
-    assert bool(before) is ((failpoint, nth) != ("embedded-before-checkpoint", 1))
+    if failpoint in ACKNOWLEDGING:
+        assert bool(before) is ((failpoint, nth) != ("embedded-before-checkpoint", 1))
     consumer.ends(step=7)
     after = ids(consumer.delivered()[delivered:])
     assert before + after == [id_ for i in range(1, CHANGES + 1) for id_ in (i, -i)]
@@ -88,7 +100,7 @@ def test_a_consumer_that_dies_in_its_snapshot_has_every_row_once(url: str, tmp_p
     assert set(found) == {*range(1, ROWS + 1), *changed}
 
 
-@pytest.mark.parametrize("failpoint", ["embedded-chunk-waits", *ACKNOWLEDGING[:2]])
+@pytest.mark.parametrize("failpoint", [ON_DEMAND, *ACKNOWLEDGING[:2]])
 def test_a_consumer_that_dies_in_a_snapshot_on_demand_has_every_row_once(
     url: str, tmp_path: Path, failpoint: str
 ) -> None:

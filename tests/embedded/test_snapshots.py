@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 from collections.abc import Iterator
@@ -217,6 +218,20 @@ def test_tables_alone_are_read_and_nothing_is_made_in_the_source(url: str, store
         assert connection.execute("SELECT count(*) FROM pg_publication").fetchone() == (0,)
 
 
+def test_tables_alone_have_the_rows_that_moved_while_nobody_read(url: str, store: MemoryStore) -> None:
+    """No stream tells of an update; the row lies behind the pages that were planned."""
+    fill(url, 1, 1000)
+    with tailrace.capture(url, checkpoint=store, snapshot="only", chunk_bytes=SMALL) as stream:
+        events = taken(stream, 1)
+        assert len(events) < 900
+    execute(url, "UPDATE items SET name = name || ', updated' WHERE id > 900")
+    with tailrace.capture(url, checkpoint=store, snapshot="only", chunk_bytes=SMALL) as stream:
+        for batch in stream:
+            events += batch.events()
+            batch.ack()
+    assert rows_after(events) == content(url)
+
+
 def test_a_table_that_left_the_stream_for_a_time_is_read_again(url: str, store: MemoryStore) -> None:
     fill(url, 1, 2)
     with tailrace.capture(url, checkpoint=store) as stream:
@@ -298,6 +313,183 @@ def test_rows_that_were_changed_since_they_were_read_are_left_out(
     assert chunk[0].op == "read"
     assert {300, 301, 302}.isdisjoint(reads(chunk))
     assert {299, 303} <= set(reads(chunk))
+
+
+@contextmanager
+def chunk_waiting(url: str, stream: Stream, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A chunk is read, and handed out behind the block."""
+    feed = stream._feed
+    assert feed is not None
+    with monkeypatch.context() as held:
+        held.setattr(feed, "_border", lambda _: "0/1")
+        wait_until(
+            lambda: stream.poll(0.05) is None and feed._incremental._waiting is not None,
+            seconds=PATIENCE,
+            what="a chunk to be read",
+        )
+        yield
+
+
+def large_values(url: str, rows: int) -> None:
+    """Beside each row, where an update that leaves it alone does not send it."""
+    execute(
+        url,
+        "ALTER TABLE items ALTER name SET STORAGE EXTERNAL, ADD n int DEFAULT 0",
+        f"INSERT INTO items SELECT i, repeat(chr(65 + i % 26), 2500), 0 FROM generate_series(1, {rows}) i",
+    )
+
+
+def whole(url: str) -> dict[int, dict[str, Any]]:
+    with psycopg.connect(url) as connection:
+        rows = connection.execute("SELECT id, name, n FROM items").fetchall()
+    return {id_: {"id": id_, "name": name, "n": n} for id_, name, n in rows}
+
+
+def on_demand(url: str, store: MemoryStore) -> Stream:
+    return tailrace.capture(url, checkpoint=store, snapshot="never", chunk_bytes=SMALL, heartbeat_ms=50)
+
+
+def test_rows_that_came_in_part_before_their_chunk_are_whole_behind_it(
+    url: str, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The consumer has nothing of the table before it asks for it."""
+    large_values(url, 20)
+    with on_demand(url, store) as stream:
+        snapshot = stream.snapshot("items")
+        with chunk_waiting(url, stream, monkeypatch):
+            execute(
+                url,
+                "UPDATE items SET n = 1 WHERE id = 1",
+                "UPDATE items SET id = 102 WHERE id = 2",
+                "UPDATE items SET n = 3 WHERE id = 102",
+                "UPDATE items SET n = 1 WHERE id IN (4, 5)",
+                "DELETE FROM items WHERE id = 4",
+                "INSERT INTO items VALUES (4, 'again', 4)",
+                "UPDATE items SET name = 'small' WHERE id = 5",
+                "UPDATE items SET n = 6 WHERE id = 4",
+                "UPDATE items SET id = 106 WHERE id = 6",
+                "INSERT INTO items VALUES (6, 'another', 6)",
+            )
+            events = taken(stream, 11)
+        while not snapshot.is_over:
+            events += taken(stream, 1)
+        the_end(url)
+        events += until(stream, "public.items", END)
+    assert rows_after(events) == whole(url)
+
+
+def test_rows_that_move_to_where_their_table_was_read_are_whole_in_the_end(url: str, store: MemoryStore) -> None:
+    """A row of a page that was not read is updated, and lies in one then that was; in part it came by the stream."""
+    large_values(url, 600)
+    execute(url, "DELETE FROM items WHERE id <= 100", "VACUUM items")
+    with on_demand(url, store) as stream:
+        snapshot = stream.snapshot("items")
+        events = taken(stream, 1)
+        assert snapshot.progress is not None
+        assert snapshot.progress.chunks_done < snapshot.progress.chunks
+        execute(url, "UPDATE items SET n = 1 WHERE id > 300")
+        while not snapshot.is_over:
+            events += taken(stream, 1)
+        the_end(url)
+        events += until(stream, "public.items", END)
+    assert rows_after(events) == whole(url)
+
+
+def test_a_snapshot_begins_again_whose_rows_in_part_nobody_remembers(url: str, store: MemoryStore) -> None:
+    large_values(url, 600)
+    execute(url, "DELETE FROM items WHERE id <= 100", "VACUUM items")
+    with on_demand(url, store) as stream:
+        snapshot = stream.snapshot("items")
+        events = taken(stream, 1)
+        execute(url, "UPDATE items SET n = 1 WHERE id > 300")
+        while not any(event.op == "update" for event in events):
+            events += taken(stream, 1)
+    with on_demand(url, store) as stream:
+        [snapshot] = stream.snapshots
+        while not snapshot.is_over:
+            events += taken(stream, 1)
+        the_end(url)
+        events += until(stream, "public.items", END)
+    assert rows_after(events) == whole(url)
+    assert {event.snapshot.partition(":")[0] for event in events if event.op == "read"} == {"1", "2"}
+
+
+@pytest.mark.parametrize("breaks", ["restarted", "cut off"])
+def test_rows_that_moved_between_the_snapshots_of_a_copy_are_whole(
+    url: str, store: MemoryStore, monkeypatch: pytest.MonkeyPatch, breaks: str
+) -> None:
+    """What is left is read under a later snapshot, in which updated rows lie behind the last page that was planned."""
+    large_values(url, 600)
+    stream = tailrace.capture(url, checkpoint=store, chunk_bytes=SMALL)
+    with stream:
+        events = taken(stream, 1)
+        if breaks == "restarted":
+            stream.close()
+        execute(url, "UPDATE items SET n = 1 WHERE id > 100", "DELETE FROM items WHERE id % 7 = 0")
+        execute(url, "UPDATE items SET n = 2, id = id + 5000 WHERE id % 11 = 0")
+        if breaks == "restarted":
+            stream.start()
+        else:
+            stream._copying.close()
+        while stream.status().snapshots and any(copy.left or copy.moved for copy in stream.checkpoint.copies):
+            events += taken(stream, 1)
+        the_end(url)
+        events += until(stream, "public.items", END)
+    assert rows_after(events) == whole(url)
+    assert {str(event.op) for event in events} == {"read", "update", "delete", "insert"}
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_snapshot_on_demand_of_large_values_is_exact_while_somebody_writes(
+    url: str, store: MemoryStore, seed: int
+) -> None:
+    """The writer appends to some of them, and leaves most alone."""
+    large_values(url, 1000)
+    with on_demand(url, store) as stream, writing(url, seed, 1000):
+        events = taken(stream, 20)
+        execute(url, "UPDATE items SET n = n + 1 WHERE id % 3 = 0")
+        snapshot = stream.snapshot("public.items")
+        for number in itertools.count():
+            if snapshot.is_over:
+                break
+            execute(url, f"UPDATE items SET n = n + 1 WHERE id % 97 = {number % 97}")
+            events += taken(stream, 1)
+        stream.stop(force=True)
+    with on_demand(url, store) as stream:
+        the_end(url)
+        events += until(stream, "public.items", END)
+    assert rows_after(events) == whole(url)
+
+
+def test_a_table_that_is_altered_under_its_chunk_is_read_anew(
+    url: str, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = stream.snapshot("items")
+    with chunk_waiting(url, stream, monkeypatch):
+        execute(url, "ALTER TABLE items ADD n int DEFAULT 7", "UPDATE items SET name = 'new' WHERE id = 1")
+        events = taken(stream, 2)
+    while not snapshot.is_over:
+        events += taken(stream, 1)
+    assert [str(event.op) for event in events[:2]] == ["schema", "update"]
+    assert rows_after(events) == {id_: row | {"n": 7} for id_, row in content(url).items()}
+
+
+def test_rows_tell_the_new_columns_of_their_table_first(url: str, stream: Stream, store: MemoryStore) -> None:
+    fill(url, 2001, 2001)
+    taken(stream, 1)
+    execute(url, "ALTER TABLE items ADD n int DEFAULT 7")
+    snapshot = stream.snapshot("items", where="id <= 2")
+    batch = stream.poll(PATIENCE)
+    assert batch is not None
+    events = list(batch.events())
+    assert [str(event.op) for event in events] == ["schema", "read", "read"]
+    assert len(batch) == 3
+    assert events[0].schema == events[1].schema
+    batch.ack(prefix=1)
+    events = taken(stream, 2)
+    assert [event.snapshot for event in events if event.key == {"id": 1}] == [f"{snapshot.generation}:first"]
+    execute(url, "INSERT INTO items VALUES (2002)")
+    assert [str(event.op) for event in taken(stream, 1)] == ["insert"], "its columns were told"
 
 
 def test_a_condition_chooses_the_rows_and_not_the_changes(url: str, stream: Stream) -> None:

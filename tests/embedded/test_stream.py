@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Iterator
@@ -15,8 +16,11 @@ import tailrace
 from support.streams import PATIENCE, rows_after, short, taken
 from tailrace import Misuse
 from tailrace.checkpoints.memory import MemoryStore
+from tailrace.codecs.debezium.codec import DebeziumCodec
+from tailrace.codecs.debezium.settings import DebeziumSettings
 from tailrace.embedded.states import State
 from tailrace.embedded.stream import Stream
+from tailrace.embedded.watch import Watch
 from tailrace.testing.postgres import execute
 from tailrace.testing.processes import wait_until
 
@@ -83,6 +87,31 @@ def test_changes_of_several_tables_are_in_the_order_that_they_were_made_in(url: 
     events = taken(stream, 50)
     assert [event.after["id"] for event in events if event.after] == list(range(50))
     assert [event.transaction.number for event in events if event.transaction] == list(range(1, 51))
+
+
+def test_events_count_those_of_their_table_too(url: str, stream: Stream, store: MemoryStore) -> None:
+    """As Debezium's envelope tells them; also behind a part that was acknowledged, and in the next transaction."""
+    execute(url, "CREATE TABLE others (id int PRIMARY KEY)", "ALTER PUBLICATION tailrace_embedded ADD TABLE others")
+    with psycopg.connect(url) as connection:
+        for table in ("items", "others", "items", "items", "others"):
+            connection.execute(f"INSERT INTO {table} SELECT coalesce(max(id), 0) + 1 FROM {table}".encode())
+        connection.execute("ALTER TABLE items ADD n int")
+        connection.execute("INSERT INTO items VALUES (9)")
+    execute(url, "INSERT INTO others VALUES (9)")
+    wait_until(lambda: _buffered(stream) >= 7, seconds=PATIENCE, what="the changes")
+    batch = stream.poll(PATIENCE)
+    assert batch is not None
+    wanted = [1, 1, 2, 3, 2, 4, 4, 1]  # the seventh is a change, the sixth tells of its columns
+    assert [event.transaction.table_number for event in batch.events() if event.transaction] == wanted
+    codec = DebeziumCodec(DebeziumSettings(name="shop", database="shop", schemas=False, transactions=True))
+    told = [json.loads(record.value or b"") for event in batch.events() for record in codec.encode(event)]
+    orders = [(each["transaction"]["total_order"], each["transaction"]["data_collection_order"]) for each in told]
+    assert orders == [(1, 1), (2, 1), (3, 2), (4, 3), (5, 2), (6, 4), (1, 1)]
+    batch.ack(prefix=4)
+    stream.stop(force=True)
+    with tailrace.capture(url, checkpoint=store, snapshot="never") as again:
+        rest = taken(again, 4)
+    assert [event.transaction.table_number for event in rest if event.transaction] == wanted[4:]
 
 
 def test_a_batch_has_typed_record_batches_with_the_change_columns(url: str, stream: Stream) -> None:
@@ -167,6 +196,12 @@ def test_what_applications_write_into_the_log_comes_where_it_is_asked_for(url: s
         stream.stop()
     with tailrace.capture(url, checkpoint=store, snapshot="never", messages=True) as again:
         assert again.poll(2) is None
+
+
+def test_what_applications_write_into_the_log_does_not_come_where_nobody_asked(url: str, stream: Stream) -> None:
+    """As in a pipeline: the source is not asked for it."""
+    execute(url, "SELECT pg_logical_emit_message(true, 'audit', 'x')", "INSERT INTO items VALUES (1, 'a')")
+    assert [str(event.op) for event in taken(stream, 1)] == ["insert"]
 
 
 def tailrace_transaction(event: object, number: int) -> object:
@@ -414,6 +449,46 @@ def test_a_stream_that_could_not_be_started_may_be_started_later(url: str) -> No
     with stream:
         execute(url, "INSERT INTO nothing.t VALUES (1)")
         assert ids(stream.poll(PATIENCE)) == [1]
+
+
+def test_a_stream_whose_threads_can_not_be_started_is_stopped(
+    url: str, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = tailrace.capture(url, checkpoint=store, snapshot="never")
+
+    def refuse(_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as full:
+        full.setattr(Watch, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            stream.start()
+    assert stream.state is State.STOPPED
+    insert(url, 1)
+    with stream:
+        assert ids(stream.poll(PATIENCE)) == [1]
+
+
+def test_whatever_the_look_at_the_catalog_raises_is_told_and_tables_are_found_later(
+    url: str, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as once:
+        once.setattr(stream._source, "publish", broken)
+        wait_until(
+            lambda: any("ZeroDivisionError" in remark for remark in stream.status().remarks),
+            seconds=PATIENCE,
+            what="the trouble to be told",
+        )
+    execute(url, "CREATE TABLE late (id int PRIMARY KEY)")
+    wait_until(
+        lambda: stream.poll(0.05) is None and "public.late" in stream.checkpoint.memberships,
+        seconds=PATIENCE,
+        what="the new table",
+    )
+    assert stream.status().remarks == ()
 
 
 def test_an_idle_stream_lets_the_source_forget(url: str, stream: Stream) -> None:

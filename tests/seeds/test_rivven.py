@@ -14,9 +14,9 @@ import pytest
 from support.seeds import answered, answers
 from support.stores import object_store
 from tailrace.checkpoints import CheckpointStore, MemoryStore, open_store
-from tailrace.checkpoints.positions import Binlog, GtidSet, Lsn, parse
 from tailrace.errors import CheckpointRefused, ConfigError
 from tailrace.model.checkpoint import Checkpoint
+from tailrace.model.positions import Binlog, GtidSet, Lsn, parse
 
 THEIRS = {
     "test_postgres_lsn_checkpoint",

@@ -1,12 +1,14 @@
 """What rustcdc's own suites ask of its runtime, asked of an embedded stream. Each test names those that it answers.
 
-The databases are a parameter: one whose source stands is added to `DATABASES`, and runs the same file.
+The databases are a parameter: one whose source stands is added to the fixture `database`, and runs the same file.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -22,10 +24,13 @@ from tailrace.embedded.states import State
 from tailrace.embedded.status import Health
 from tailrace.embedded.stream import Stream
 from tailrace.model.checkpoint import Checkpoint
+from tailrace.sources.mysql.connection import connect, database_of, rows
 from tailrace.testing.postgres import execute
 from tailrace.testing.processes import wait_until
 
 pytestmark = pytest.mark.server
+
+_numbers = count(1)
 
 
 class Database(Protocol):
@@ -65,12 +70,41 @@ class Postgres:
         execute(self.url, "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active")
 
 
-DATABASES = {"postgresql": Postgres}
+class Mysql:
+    """MySQL or MariaDB. They are told nothing: a binary log is kept for all of its readers."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.table = f"{database_of(url)}.users"
+        self._execute("CREATE TABLE users (id bigint PRIMARY KEY, payload text NOT NULL)")
+
+    def insert(self, first: int, last: int) -> None:
+        self._execute(*(f"INSERT INTO users VALUES ({id_}, 'payload-{id_}')" for id_ in range(first, last + 1)))
+        self._execute("ANALYZE TABLE users")
+
+    def confirmed(self) -> str:
+        pytest.skip("a binary log is told nothing")
+
+    def cut(self) -> None:
+        with connect(self.url) as connection:
+            for session, *_, command, _, _, _ in rows(connection, "SELECT * FROM information_schema.processlist"):
+                if "Binlog Dump" in str(command):
+                    connection.query(f"KILL {session}")
+
+    def _execute(self, *statements: str) -> None:
+        with connect(self.url) as connection:
+            for statement in statements:
+                connection.query(statement)
 
 
-@pytest.fixture(params=DATABASES)
-def database(request: pytest.FixtureRequest) -> Database:
-    return DATABASES[request.param](request.getfixturevalue("postgres_url"))
+@pytest.fixture(params=["postgresql", *(pytest.param(name, marks=pytest.mark.long) for name in ("mysql", "mariadb"))])
+def database(request: pytest.FixtureRequest) -> Iterator[Database]:
+    if request.param == "postgresql":
+        yield Postgres(request.getfixturevalue("postgres_url"))
+        return
+    server, name = request.getfixturevalue(f"{request.param}_logging"), f"seed_{os.getpid()}_{next(_numbers)}"
+    yield Mysql(server.create_database(name))
+    server.drop_database(name)
 
 
 @pytest.fixture

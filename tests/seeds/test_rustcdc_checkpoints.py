@@ -17,11 +17,11 @@ import pytest
 
 from support.seeds import answered, answers
 from tailrace.checkpoints import FileStore, MemoryStore, open_store
-from tailrace.checkpoints.positions import Order, compare, parse
 from tailrace.cli.main import main
 from tailrace.errors import CheckpointRefused, CheckpointTaken, ConfigError, Misuse, StateError
 from tailrace.model.checkpoint import Checkpoint, TableCopy
 from tailrace.model.chunk import Chunk
+from tailrace.model.positions import Order, compare, parse
 from tailrace.testing.checkpoint_contract import ORDERS, SERVER, at, child, save_always
 
 THEIRS = {
@@ -337,7 +337,7 @@ def test_positions_of_a_source_of_ones_own_are_not_compared(store):
     ],
 )
 def test_every_position_that_is_documented_is_compared(kind, earlier, later):
-    import tailrace.checkpoints.positions as documented
+    import tailrace.model.positions as documented
 
     assert f"| {kind}" in documented.__doc__ or f", {kind} |" in documented.__doc__
     assert compare(kind, earlier, later) is Order.BEFORE

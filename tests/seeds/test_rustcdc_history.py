@@ -163,6 +163,7 @@ def test_file_schema_history_persists_and_reloads_versions(tmp_path: Path) -> No
 
 
 def test_file_schema_history_rejects_corrupt_payload(tmp_path: Path) -> None:
+    (tmp_path / "history.json").touch(0o600)
     (tmp_path / "history.json").write_bytes(b"{not-json")
     with pytest.raises(StateError, match=r"history.json can not be read"):
         in_file(tmp_path / "history.json")

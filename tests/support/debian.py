@@ -71,7 +71,7 @@ def unpack(package: str, suite: str) -> Unpacked:
     """
     target = processes.cache_folder() / f"debian-{suite}-{package}"
     if not target.exists():
-        with _locked(target.with_name(f"{target.name}.lock")):
+        with locked(target.with_name(f"{target.name}.lock")):
             if not target.exists():
                 _make(target, package, suite)
     return Unpacked(target)
@@ -92,7 +92,7 @@ def mirrors() -> list[str]:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -50,15 +50,14 @@ def short(events: Iterable[Event]) -> list[tuple[Any, ...]]:
 
 
 def rows_after(events: Iterable[Event], key: str = "id", before: Mapping[Any, Any] | None = None) -> dict[Any, Any]:
-    """What somebody has who writes rows by their key."""
+    """What somebody has who writes rows by their key, and keeps the values of a row that are not told again."""
     rows: dict[Any, dict[str, Any]] = dict(before or {})
     for event in events:
         match event.op:
             case EventOp.READ | EventOp.INSERT | EventOp.UPDATE:
                 assert event.after is not None
-                if event.before is not None and event.before[key] != event.after[key]:
-                    rows.pop(event.before[key], None)
-                rows[event.after[key]] = {**rows.get(event.after[key], {}), **event.after}
+                old = {} if event.before is None else rows.pop(event.before[key], {})
+                rows[event.after[key]] = {**rows.get(event.after[key], {}), **old, **event.after}
             case EventOp.DELETE:
                 assert event.key is not None
                 rows.pop(event.key[key], None)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.checkpoints.positions import FORMS, GtidSet, Order, compare, parse
 from tailrace.errors import ConfigError
+from tailrace.model.positions import FORMS, GtidSet, Order, compare, parse
 
 A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 B = "4e11fa47-71ca-11e1-9e33-c80aa9429562"

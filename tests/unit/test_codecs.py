@@ -5,21 +5,25 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tailrace.codecs.cloudevents import CloudEventsCodec
 from tailrace.codecs.debezium.codec import DebeziumCodec
+from tailrace.codecs.debezium.origins import Moment, origin_of
 from tailrace.codecs.debezium.settings import DebeziumSettings, Decimals
 from tailrace.codecs.json_events import JsonCodec
 from tailrace.errors import DecodeError, ValueRefused
+from tailrace.model.changes import Op
 from tailrace.model.event import Event, EventOp, SourceMessage, Transaction
 from tailrace.model.schema import Column, TableSchema
 from tailrace.model.types import ColumnType, Kind
-from tailrace.testing.codec_contract import KEYED, sample
+from tailrace.testing.codec_contract import KEYED, TOLD, changes_of, sample
 from tailrace.testing.codec_events import events_of, facts_of
 from tailrace.testing.sample_values import SAMPLES
 
@@ -137,6 +141,47 @@ def test_the_envelope_of_an_insert() -> None:
         "ts_us": 1709251200123456,
         "ts_ns": NOW_NS,
     }
+
+
+UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+
+
+@pytest.mark.parametrize(
+    ("connector", "position", "id_", "own", "transaction"),
+    [
+        ("mysql", f"{UUID}:1-7", f"{UUID}:7", (0, f"{UUID}:7", "", 0), f"{UUID}:7"),
+        ("mariadb", "0-1-100,1-7-3", "1-7-3", (7, "1-7-3", "", 0), "1-7-3"),
+        ("mysql", "binlog.000042:1337", "binlog.000042:1337", (0, None, "binlog.000042", 1337), None),
+        ("mysql", f"{UUID}:1-7", "", (0, f"{UUID}:1-7", "", 0), ""),
+    ],
+)
+def test_the_source_of_a_change_of_mysql(
+    connector: str, position: str, id_: str, own: tuple[Any, ...], transaction: str | None
+) -> None:
+    origin = origin_of(DebeziumSettings("shop", "", connector=connector, version="0.1.0"))
+    moment = Moment("inventory", "orders", "false", 1_709_251_199_500_000, position, id_)
+    block = json.loads(origin.block(moment))
+    assert block == {
+        "version": "0.1.0",
+        "connector": connector,
+        "name": "shop",
+        "ts_ms": 1709251199500,
+        "snapshot": "false",
+        "db": "inventory",
+        "sequence": None,
+        "ts_us": 1709251199500000,
+        "ts_ns": 1709251199500000000,
+        "table": "orders",
+        **dict(zip(("server_id", "gtid", "file", "pos"), own, strict=True)),
+        "row": 0,
+        "thread": None,
+        "query": None,
+    }
+    assert [each["field"] for each in origin.schema["fields"]] == list(block)
+    assert origin.schema["name"] == f"io.debezium.connector.{connector}.Source"
+    expected = "file=binlog.000042,pos=1337" if transaction is None else transaction
+    assert origin.transaction_id(moment) == expected
+    assert origin.blocks([moment]).to_pylist() == [origin.block(moment)]
 
 
 def test_a_delete_is_followed_by_a_tombstone_unless_it_is_switched_off() -> None:
@@ -306,3 +351,11 @@ def test_names_of_cloud_event_attributes_are_lower_case() -> None:
         for record in CloudEventsCodec(SHOP, lambda: NOW_NS).encode(each):
             if record.value is not None:
                 assert all(re.fullmatch("[a-z0-9]+", name) for name in payload(record.value))
+
+
+def test_a_transaction_without_a_time_has_that_of_writing() -> None:
+    told = TOLD.set_column(1, "_commit_time", pa.array([None, 0], TOLD.schema.field("_commit_time").type))
+    changes = replace(changes_of(KEYED, [Op.INSERT] * 2, [pa.array([1, 2]), pa.array(["a", "b"])]), transactions=told)
+    found = debezium().encode_changes(changes, facts_of(changes)).values.to_pylist()
+    assert [payload(value)["source"]["ts_us"] for value in found] == [NOW_NS // 1000, 0]
+    assert [payload(value)["source"]["ts_ns"] for value in found] == [NOW_NS // 1000 * 1000, 0]

@@ -91,6 +91,12 @@ def test_slot_and_publication_may_be_chosen(write):
     assert (settings.slot_of("shop"), settings.publication_of("shop")) == ("mine", "Ours")
 
 
+def test_messages_of_applications_are_nothing_for_a_pipeline(write):
+    """Whoever reads them asks for them: `tailrace.capture(…, messages=True)`."""
+    with pytest.raises(ConfigError, match=r"source.*messages"):
+        load(write(SHOP.replace("  tables:", "  messages: true\n  tables:")), PASSWORD)
+
+
 def test_relative_paths_are_relative_to_the_file(write, tmp_path, monkeypatch):
     path = write(SHOP)
     monkeypatch.chdir("/")
@@ -188,7 +194,7 @@ WRONG: list[tuple[str, str, str, str, str | None]] = [
         "state:",
         "zebra:",
         "zebra: unknown key",
-        "known here: name, source, sinks, transforms, state, capture, log, spark",
+        "known here: name, source, sinks, transforms, documents, state, capture, log, spark",
     ),
     (
         "a missing key",
@@ -485,7 +491,8 @@ def test_the_schema_describes_every_key():
     assert set(schema["$defs"]["Pipeline"]["properties"]) == set(Pipeline.__struct_fields__)
     for name, definition in schema["$defs"].items():
         for key, value in definition.get("properties", {}).items():
-            assert _is_described(value), f"{name}.{key}"
+            is_tag = key == "type" and len(value.get("enum", [])) == 1
+            assert is_tag or _is_described(value), f"{name}.{key}"
 
 
 def test_the_schema_allows_sizes_with_a_unit():

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tailrace.embedded.buffer import Buffer
+from tailrace.embedded.buffer import Buffer, Cut
 from tailrace.embedded.spool import Spool
 from tailrace.embedded.states import MOVES, Life, State
 from tailrace.embedded.status import Health, Signs, health_of
@@ -97,20 +97,36 @@ def add(buffer: Buffer, *args: Any) -> None:
     buffer.add(frames(*args), "", IDENTITY, "")
 
 
-def ranges(buffer: Buffer) -> list[tuple[int, int]] | None:
+def taken(buffer: Buffer) -> Cut | None:
     cut = buffer.cut()
+    buffer.offered = None
+    return cut
+
+
+def ranges(buffer: Buffer) -> list[tuple[int, int]] | None:
+    cut = taken(buffer)
     return None if cut is None else [(part.first, part.last) for part in cut.parts]
 
 
 def test_a_cut_ends_with_the_last_transaction_that_has_ended() -> None:
     buffer = buffer_of()
     add(buffer, 1, 5, [(1, 2), (3, 4), (5, 0)])
-    cut = buffer.cut()
+    cut = taken(buffer)
     assert cut is not None
     assert ([(part.first, part.last) for part in cut.parts], cut.position, cut.inside) == ([(1, 4)], "4", "")
-    assert buffer.cut() is None
+    assert taken(buffer) is None
     add(buffer, 6, 7, [(5, 7)])
     assert ranges(buffer) == [(5, 5), (6, 7)]
+
+
+def test_a_cut_comes_again_until_it_is_taken() -> None:
+    buffer = buffer_of()
+    add(buffer, 1, 2, [(1, 2)])
+    first = buffer.cut()
+    add(buffer, 3, 4, [(3, 4)])
+    assert buffer.cut() is first
+    assert taken(buffer) is first
+    assert ranges(buffer) == [(3, 4)]
 
 
 def test_a_cut_has_about_as_much_as_a_batch_should_have() -> None:
@@ -130,7 +146,7 @@ def test_a_transaction_that_does_not_fit_goes_into_the_spool_and_comes_back() ->
     add(buffer, 17, 24, [(1, 24)])
     assert buffer.is_full
     assert (buffer.memory < 2000, buffer.spooled > 800) == (True, True)
-    cut = buffer.cut()
+    cut = taken(buffer)
     assert cut is not None
     assert [part.piece.in_memory for part in cut.parts] == [True, True, False]
     for part, first in zip(cut.parts, (1, 9, 17), strict=True):
@@ -158,9 +174,9 @@ def test_a_buffer_is_full_until_something_is_released() -> None:
 def test_a_transaction_that_may_be_split_is_handed_out_as_far_as_it_has_come() -> None:
     buffer = buffer_of(splits=True)
     add(buffer, 1, 5, [(1, 0)])
-    assert buffer.cut() is None
+    assert taken(buffer) is None
     add(buffer, 6, 12, [(1, 0)])
-    cut = buffer.cut()
+    cut = taken(buffer)
     assert cut is not None
     assert ([(part.first, part.last) for part in cut.parts], cut.inside) == ([(1, 5), (6, 12)], "t1")
     add(buffer, 13, 14, [(1, 14)])
@@ -175,7 +191,7 @@ def test_what_is_sent_again_takes_the_place_of_what_was_unfinished() -> None:
     assert ranges(buffer) == [(3, 20)]
     assert buffer.begin_again() == 3
     add(buffer, 3, 22, [(3, 22)])
-    cut = buffer.cut()
+    cut = taken(buffer)
     assert cut is not None
     assert cut.is_resent
     assert [(part.first, part.last) for part in cut.parts] == [(3, 22)]

@@ -26,7 +26,7 @@ from tailrace.model.chunk import Chunk
 from tailrace.model.lifecycle import StoredAs, TableState, TableStatus
 from tailrace.model.schema import Column, Identity, TableSchema
 from tailrace.model.types import ColumnType, Kind
-from tailrace.pipeline import follower as applying
+from tailrace.pipeline import staging
 from tailrace.pipeline import table_supervisor as tables
 from tailrace.pipeline.follower import SinkFollower
 from tailrace.pipeline.table_supervisor import TableSupervisor
@@ -131,9 +131,9 @@ def following(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Follo
     def staged(plan: ApplyPlan, slices: list[Slice]) -> list[PartResult]:
         return [stage_part(plan, 0, slices)] if slices else []
 
-    monkeypatch.setattr(applying, "stage_range", lambda spark, plan, slices, most: staged(plan, slices))
+    monkeypatch.setattr(staging, "stage_range", lambda spark, plan, slices, most: staged(plan, slices))
     monkeypatch.setattr(SinkFollower, "_query", lambda _: None)
-    monkeypatch.setattr(applying, "stage_batch", lambda frame, plan: staged(plan, frame))
+    monkeypatch.setattr(staging, "stage_batch", lambda frame, plan: staged(plan, frame))
     found = Following(tmp_path)
     yield found
     found.sink.close()
@@ -479,8 +479,8 @@ def test_a_table_with_a_transform_that_had_the_name_of_another_for_a_moment_lose
     def staged(plan: ApplyPlan, slices: list[Slice]) -> list[PartResult]:
         return [stage_part(msgspec.structs.replace(plan, sink=found.sink), 0, slices)]
 
-    monkeypatch.setattr(applying, "stage_batch", lambda frame, plan: staged(plan, frame))
-    monkeypatch.setattr(applying, "stage_range_shaped", lambda spark, plan, slices, *_: staged(plan, slices))
+    monkeypatch.setattr(staging, "stage_batch", lambda frame, plan: staged(plan, frame))
+    monkeypatch.setattr(staging, "stage_range_shaped", lambda spark, plan, slices, *_: staged(plan, slices))
     monkeypatch.setattr(SinkFollower, "_query", lambda _: None)
     monkeypatch.setattr(Expressions, "held", lambda _, schema: schema)
     monkeypatch.setattr(Source, "captures", lambda *_: True, raising=False)

@@ -93,7 +93,8 @@ def test_the_archive_for_workers_is_a_package_with_its_connectors(tmp_path: Path
     command = [sys.executable, "-c", IMPORTS, str(archive)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split()[1:] == ["PostgresSink", "mariadb", "mysql", "null", "postgres", "postgresql", "sqlite"]
+    schemes = "file kafka mariadb mysql null opensearch opensearchs postgres postgresql sqlite"
+    assert done.stdout.split()[1:] == ["PostgresSink", *schemes.split()]
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,8 @@ def test_a_setting_of_another_kind_of_source_says_whose_it_is(fail):
 
 def test_a_setting_of_another_kind_of_sink_says_whose_it_is(fail):
     told = fail(BROOK.replace("lake://h/d", "sqlite:///x.db"))
-    assert told == ("sinks.replica.format: unknown key", "`format` is a setting of lake:// and of no other")
+    hint = "`format` is a setting of file://, kafka://, lake:// and of no other"
+    assert told == ("sinks.replica.format: unknown key", hint)
 
 
 def test_where_the_url_is_missing_it_is_the_url_that_is_missed(fail):

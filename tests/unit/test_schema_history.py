@@ -134,6 +134,7 @@ def test_a_file_with_one_other_character_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_of_a_format_to_come_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "history.json"
+    path.touch(0o600)
     path.write_text(json.dumps({"format": 2, "checksum": "", "content": [], "more": 1}))
     with pytest.raises(StateError, match="has format 2, and this version of tailrace reads 1"):
         FileHistory(path).load()
@@ -146,6 +147,67 @@ def test_a_second_writer_is_refused_until_the_first_is_done(tmp_path: Path) -> N
         second.record(version(2), "2", BEGIN)
     first.close()
     assert second.record(version(2), "2", BEGIN) is not None
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o606])
+def test_a_file_that_is_open_to_other_users_is_refused(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "history.json"
+    recorded(SchemaHistory(FileHistory(path), reached), 1).close()
+    path.chmod(mode)
+    with pytest.raises(StateError, match=f"is open to other users: mode {mode:04o}") as refused:
+        FileHistory(path).load()
+    assert "chmod 600" in str(refused.value.hint)
+    path.chmod(0o600)
+    assert FileHistory(path).load()
+
+
+def test_a_file_without_content_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "history.json").touch(0o600)
+    with pytest.raises(StateError, match="can not be read"):
+        FileHistory(tmp_path / "history.json").load()
+
+
+def test_nobody_writes_over_what_he_has_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "history.json"
+    early = SchemaHistory(FileHistory(path), reached)
+    recorded(SchemaHistory(FileHistory(path), reached), 1, 2).close()
+    with pytest.raises(StateError, match="was changed since it was read"):
+        recorded(early, 3)
+    assert [v.position for v in recorded(SchemaHistory(FileHistory(path), reached), 3).versions(TABLE)] == list("123")
+
+
+# --- what a stream tells
+
+
+def shaped(*names: str, number: int = 0) -> TableSchema:
+    columns = tuple(Column(name, ColumnType(Kind.INT64, "bigint"), number) for name in names)
+    return TableSchema("public", "t", columns, ("id",))
+
+
+def test_what_a_stream_delivers_again_is_known_whatever_it_looks_like_by_then() -> None:
+    history = SchemaHistory(MemoryHistory(), reached)
+    told = [(shaped("id"), "1", at(1)), (shaped("id", "a"), "5", at(5)), (shaped("id", "b"), "5", at(5))]
+    assert history.learn(told) == 3
+    assert history.learn(told) == 0
+    assert history.learn([(shaped("id", "a", number=7), "3", at(3)), (shaped("id", "z"), "2", at(2))]) == 0
+    assert history.learn([(shaped("id", "b", number=7), "9", at(9)), (shaped("id"), "9", at(9))]) == 1
+    assert [(v.position, v.schema) for v in history.versions(TABLE)] == [
+        *((position, schema) for schema, position, _ in told),
+        ("9", shaped("id")),
+    ]
+
+
+def test_what_a_stream_delivers_at_once_is_saved_at_once() -> None:
+    class Counting(MemoryHistory):
+        saves = 0
+
+        def save(self, versions: object) -> None:
+            self.saves += 1
+            super().save(versions)  # type: ignore[arg-type]
+
+    store = Counting()
+    SchemaHistory(store, reached).learn([(shaped("id"), "1", at(1)), (shaped("id", "a"), "2", at(2))])
+    assert store.saves == 1
 
 
 WRITER = """

@@ -53,3 +53,6 @@ class TransactionalStore(CheckpointStore, Protocol):
 
         Raises Misuse for a connection that has none, and would commit the checkpoint alone.
         """
+
+    def is_open(self, connection: Any) -> bool:
+        """Whether a transaction is open on a connection, so that nobody can say yet what becomes of it."""

@@ -18,10 +18,9 @@ from tailrace.checkpoints.record import decoded, encoded
 from tailrace.checkpoints.store import Check, Store
 from tailrace.errors import CheckpointRefused
 from tailrace.model.checkpoint import Checkpoint
-from tailrace.state.storage import PART, Storage
+from tailrace.state.storage import FOR_OTHERS, PART, Storage
 
 SUFFIX = ".json"
-FOR_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 class FileStore(Store[HeldFile]):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tailrace.checkpoints.positions import Order, compare, kind_of, parse
 from tailrace.errors import CheckpointRefused, ConfigError
 from tailrace.model.checkpoint import Checkpoint
+from tailrace.model.positions import Order, compare, kind_of, parse
 from tailrace.model.watermark import SourceIdentity
 
 BEGIN_ANEW = "give this stream another name; or begin anew: `tailrace checkpoint delete STORE NAME`"

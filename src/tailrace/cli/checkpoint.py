@@ -121,8 +121,8 @@ def _opened(args: argparse.Namespace) -> Iterator[Store[Any]]:
 def _seeded(args: argparse.Namespace, present: Checkpoint | None) -> Checkpoint:
     import msgspec
 
-    from tailrace.checkpoints.positions import parse
     from tailrace.model.checkpoint import Checkpoint
+    from tailrace.model.positions import parse
 
     kind = _kind(args.kind or (present.kind if present else ""))
     position = str(parse(kind, args.position) or args.position)
@@ -136,7 +136,7 @@ def _seeded(args: argparse.Namespace, present: Checkpoint | None) -> Checkpoint:
 
 
 def _kind(given: str) -> str:
-    from tailrace.checkpoints.positions import FORMS, kind_of
+    from tailrace.model.positions import FORMS, kind_of
     from tailrace.registry import SOURCES, schemes
 
     kind = kind_of(given)

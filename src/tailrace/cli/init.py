@@ -52,6 +52,14 @@ sinks:
 #     columns: {total_eur: "cast(total * 1.1 as decimal(12,2))"}   # replaced or added
 #     drop: [internal_remark]
 
+# Documents of several tables for a search, in a sink such as opensearch://localhost:9200: see docs/documents.md.
+# documents:
+#   orders:
+#     table: public.orders
+#     fields:
+#       status: keyword
+#       items: {type: has_many, table: public.order_items, foreign_key: order_id, fields: {quantity: integer}}
+
 # The change log. It may be deleted while the pipeline is stopped: nothing is lost or doubled.
 state: ./state
 

@@ -14,20 +14,26 @@ from tailrace.cli import (
     check,
     checkpoint,
     demo,
+    documents,
     drop,
     init,
     quarantine,
     readers,
+    reindex,
     run,
     schema,
     snapshot,
     status,
+    tail,
     verify,
 )
 from tailrace.errors import ConfigError, TailraceError
 
 DONE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
-COMMANDS = (demo, init, schema, check, run, capture, status, verify, snapshot, quarantine, readers, checkpoint, drop)
+COMMANDS = (
+    *(demo, init, schema, check, run, capture, status, verify, snapshot, documents, reindex, quarantine, readers),
+    *(checkpoint, tail, drop),
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

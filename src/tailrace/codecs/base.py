@@ -30,17 +30,46 @@ class Record(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Reads:
+    """That rows are those of a table's snapshot, which has the number `generation`: of no transaction.
+
+    `is_first` and `is_last`: its first row is the first of these, its last row the last of these.
+    """
+
+    generation: int = 1
+    is_first: bool = False
+    is_last: bool = False
+
+    @property
+    def marks(self) -> list[str]:
+        """What an event has as its `snapshot`: of a row amidst, of the first, and of the last."""
+        return [f"{self.generation}:{word}" for word in ("", "first", "last")]
+
+    def places(self, count: int) -> Integers:
+        """Which of the `marks` each of so many rows has."""
+        found = np.zeros(count, np.int64)
+        found[:1] = self.is_first
+        if self.is_last:
+            found[-1:] = 2
+        return found
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What changes do not tell of themselves.
 
     `ids` and `positions` are what the source calls each row of `changes.transactions`, and where it ends; `numbers` is
-    the place of each change in its transaction, from 1, and `table_numbers` the same among those of its table.
+    the place of each change in its transaction, from 1, and `table_numbers` the same among those of its table. Where
+    the changes are `reads` (`codecs.reads` makes such), they have a position and nothing else. Changes that are `late`
+    are told apart from others of their transactions: nobody may count them among those.
     """
 
     ids: Sequence[str]
     positions: Sequence[str]
     numbers: Integers
     table_numbers: Integers | None = None
+    reads: Reads | None = None
+    late: bool = False
 
 
 @dataclass(frozen=True, slots=True)

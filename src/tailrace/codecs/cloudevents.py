@@ -20,12 +20,12 @@ from tailrace.codecs.debezium import schemas
 from tailrace.codecs.debezium.base import KeyedCodec, moment_of, moments_of
 from tailrace.codecs.debezium.logical import BINARY
 from tailrace.codecs.debezium.moments import iso_text
-from tailrace.codecs.debezium.origins import Moment, lsn_of
+from tailrace.codecs.debezium.origins import Moment
 from tailrace.codecs.debezium.records import OP_LETTERS, RecordPlan
 from tailrace.codecs.debezium.settings import Binary, DebeziumSettings
 from tailrace.codecs.debezium.tables import Table, wrapping
-from tailrace.codecs.fragments import join
 from tailrace.codecs.rows import ChangedRows, chosen
+from tailrace.columns.fragments import join, strings
 from tailrace.model.changes import Changes
 from tailrace.model.event import Event
 from tailrace.model.schema import TableSchema
@@ -62,21 +62,16 @@ class CloudEventsCodec(KeyedCodec):
     def values_of(
         self, changes: Changes, facts: Facts, table: Table, rows: ChangedRows, plan: RecordPlan
     ) -> pa.StringArray:
-        moments, place = moments_of(changes, facts)
+        moments, place = moments_of(changes, facts, self.now_ns() // 1000)
         of_record = pa.array(place[plan.change])
         heads = [encode(self._attributes(moment)).decode()[:-1] for moment in moments]
-        ids = [encode(self._id(moment)).decode()[:-1] for moment in moments]
-        attributes, id_, letters = (
-            pa.array(heads, pa.string()).take(of_record),
-            pa.array(ids, pa.string()).take(of_record),
-            OP_LETTERS.take(pa.array(plan.letter)),
-        )
-        numbers = pa.array(facts.numbers[plan.change]).cast(pa.string())
-        own: list[str | pa.StringArray] = [attributes, ',"id":', id_, ";number:", numbers, ";op:", letters]
-        own += ['","iodebeziumop":"', letters, '","iodebeziumtxtotalorder":"', numbers]
-        if facts.table_numbers is not None:
-            in_table = pa.array(facts.table_numbers[plan.change]).cast(pa.string())
-            own += ['","iodebeziumtxdatacollectionorder":"', in_table]
+        attributes = pa.array(heads, pa.string()).take(of_record)
+        own: list[str | pa.StringArray]
+        if facts.reads is not None:
+            own = [attributes, ',"id":', strings(self._read_ids(changes, facts, table)), ',"iodebeziumop":"r']
+        else:
+            ids = [encode(self._id(moment)).decode()[:-1] for moment in moments]
+            own = [attributes, ',"id":', pa.array(ids, pa.string()).take(of_record), *self._orders(facts, plan)]
         head, tail = (part.decode() for part in self._data_of(table))
         before, after = (
             chosen(rows.before, plan.has_before, plan.change),
@@ -84,9 +79,27 @@ class CloudEventsCodec(KeyedCodec):
         )
         return join([*own, f'","data":{head}{{"before":', before, ',"after":', after, f"}}{tail}}}"])
 
+    def _orders(self, facts: Facts, plan: RecordPlan) -> list[str | pa.StringArray]:
+        """The rest of the id, the operation, and the place in the transaction, of each record."""
+        letters = OP_LETTERS.take(pa.array(plan.letter))
+        numbers = pa.array(facts.numbers[plan.change]).cast(pa.string())
+        own: list[str | pa.StringArray] = [";number:", numbers, ";op:", letters]
+        own += ['","iodebeziumop":"', letters, '","iodebeziumtxtotalorder":"', numbers]
+        if facts.table_numbers is not None:
+            in_table = pa.array(facts.table_numbers[plan.change]).cast(pa.string())
+            own += ['","iodebeziumtxdatacollectionorder":"', in_table]
+        return own
+
+    def _read_ids(self, changes: Changes, facts: Facts, table: Table) -> pa.StringArray:
+        head = f"name:{self.settings.name};table:{changes.schema.table};read:"
+        if not table.key:
+            return pa.array([head + self.new_id() for _ in range(len(changes))], pa.string())
+        position = encode(facts.positions[0]).decode()
+        return join([f"{head}{position};key:", table.key_objects(changes.after)])
+
     def _attributes(self, moment: Moment) -> dict[str, str]:
         """All that changes of one transaction share."""
-        settings, lsn = self.settings, lsn_of(moment.position)
+        settings, (place, at) = self.settings, self.origin.place(moment)
         found = {
             "source": f"/debezium/{settings.connector}/{settings.name}",
             "specversion": "1.0",
@@ -100,10 +113,10 @@ class CloudEventsCodec(KeyedCodec):
             "iodebeziumsnapshot": moment.snapshot,
             "iodebeziumdb": settings.database,
             "iodebeziumtsus": str(moment.at_us),
-            "iodebeziumtsns": f"{moment.at_us}000",
+            "iodebeziumtsns": str(moment.at_us * 1000),
             "iodebeziumschema": moment.schema,
             "iodebeziumtable": moment.table,
-            "iodebeziumlsn": "" if lsn is None else str(lsn),
+            f"iodebezium{place}": at if place != "position" else "",
             "iodebeziumtxid": self.origin.transaction_id(moment) if moment.transaction else "",
         }
         return {name: value for name, value in found.items() if value}
@@ -130,8 +143,7 @@ class CloudEventsCodec(KeyedCodec):
         return ";key:" + encode({name: written[name] for name in table.key}).decode()
 
     def _id(self, moment: Moment) -> str:
-        lsn = lsn_of(moment.position)
-        place = f"lsn:{lsn}" if lsn is not None else f"position:{moment.position}"
+        place = ":".join(self.origin.place(moment))
         return f"name:{self.settings.name};{place};txId:{moment.transaction}"
 
     def _data_of(self, table: Table) -> Wrapping:

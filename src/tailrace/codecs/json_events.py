@@ -19,11 +19,12 @@ import numpy as np
 import pyarrow as pa
 from msgspec.json import encode
 
-from tailrace.codecs import canonical, fragments
+from tailrace.codecs import canonical
 from tailrace.codecs.base import Encoded, Facts, Record
-from tailrace.codecs.fragments import Fragment, join, objects, written
 from tailrace.codecs.rows import ChangedRows, chosen
+from tailrace.columns import fragments
 from tailrace.columns.characters import in_rows
+from tailrace.columns.fragments import Fragment, join, objects, written
 from tailrace.columns.text import to_text
 from tailrace.errors import DecodeError
 from tailrace.model.changes import OP_NAMES, Changes, Flags
@@ -84,7 +85,7 @@ class JsonCodec:
         values = join(
             [
                 '{"op":"',
-                OP_NAMES.take(pa.array(changes.op)),
+                "read" if facts.reads is not None else OP_NAMES.take(pa.array(changes.op)),
                 f'","table":{encode(changes.schema.table).decode()},"key":',
                 chosen(rows.keys, every >= 0, every),
                 ',"before":',
@@ -211,6 +212,10 @@ _FREE = {Kind.TEXT, Kind.JSON, Kind.ENUM, Kind.OTHER}
 
 def _places(changes: Changes, facts: Facts) -> list[str | pa.StringArray]:
     """Position, transaction and time of each change; the first two are written once a transaction."""
+    if facts.reads is not None:
+        marks = pa.array(facts.reads.marks).take(pa.array(facts.reads.places(len(changes))))
+        position = encode(facts.positions[0]).decode()
+        return [f',"position":{position},"transaction":null,"commit_time":null,"snapshot":"', marks, '"']
     used, place = np.unique(changes.transaction, return_inverse=True)
     heads = [
         f',"position":{encode(facts.positions[row]).decode()},"transaction":{{"id":{encode(facts.ids[row]).decode()}'

@@ -1,4 +1,4 @@
-"""The rows and keys of some changes as JSON: after, before, and the key, each by its change."""
+"""The rows and keys of some changes as a format has them: after, before, and the key, each by its change."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.codecs.base import Integers
-from tailrace.codecs.fragments import NULL
 from tailrace.columns.characters import in_rows
+from tailrace.columns.fragments import NULL
 from tailrace.model.changes import Changes, Flags, Op
 
 
 class RowWriter(Protocol):
-    """How a format writes the rows of one table."""
+    """How a format writes the rows of one table: as JSON, or as bytes where it says so to `ChangedRows`."""
 
     @property
     def has_key(self) -> bool: ...
@@ -26,10 +26,10 @@ class RowWriter(Protocol):
 
 
 class ChangedRows:
-    """The rows and keys of changes as JSON; null where there is none."""
+    """The rows and keys of changes; null where there is none."""
 
-    def __init__(self, table: RowWriter, changes: Changes) -> None:
-        self._table, self._changes = table, changes
+    def __init__(self, table: RowWriter, changes: Changes, type_: pa.DataType | None = None) -> None:
+        self._table, self._changes, self._type = table, changes, type_ or pa.string()
 
     @cached_property
     def after(self) -> pa.StringArray:
@@ -40,34 +40,34 @@ class ChangedRows:
         rows = np.flatnonzero(has_row)
         unchanged = None if changes.unchanged is None else changes.unchanged[rows]
         written = self._table.write_rows(changes.after.take(pa.array(rows)), unchanged)
-        return in_rows([written], [rows], len(changes), pa.string())
+        return in_rows([written], [rows], len(changes), self._type)
 
     @cached_property
     def before(self) -> pa.StringArray:
         rows = self._changes.before_rows
         if not len(rows):
-            return pa.nulls(len(self._changes), pa.string())
-        return in_rows([self._table.write_old_rows(self._changes.before)], [rows], len(self._changes), pa.string())
+            return pa.nulls(len(self._changes), self._type)
+        return in_rows([self._table.write_old_rows(self._changes.before)], [rows], len(self._changes), self._type)
 
     @cached_property
     def keys(self) -> pa.StringArray:
         """Of the row after the change; of a deleted one, its key."""
         if not self._table.has_key:
-            return pa.nulls(len(self._changes), pa.string())
+            return pa.nulls(len(self._changes), self._type)
         has_row = self._changes.op != Op.TRUNCATE
         if has_row.all():
             return self._table.write_keys(self._changes.after)
         rows = np.flatnonzero(has_row)
         written = self._table.write_keys(self._changes.after.take(pa.array(rows)))
-        return in_rows([written], [rows], len(self._changes), pa.string())
+        return in_rows([written], [rows], len(self._changes), self._type)
 
     @cached_property
     def old_keys(self) -> pa.StringArray:
         """Of the rows that have an old one."""
         rows = self._changes.before_rows
         if not len(rows) or not self._table.has_key:
-            return pa.nulls(len(self._changes), pa.string())
-        return in_rows([self._table.write_keys(self._changes.before)], [rows], len(self._changes), pa.string())
+            return pa.nulls(len(self._changes), self._type)
+        return in_rows([self._table.write_keys(self._changes.before)], [rows], len(self._changes), self._type)
 
     @cached_property
     def is_moved(self) -> Flags:

@@ -66,8 +66,7 @@ def _thousand_table() -> Array:
 
 
 def date(array: pa.Array) -> pa.StringArray:
-    days = array.view(pa.int32()).to_numpy().astype(np.int64)
-    return _with_extremes(days, days, lambda some: fixed_width(_rows(_date_characters(some))), _extreme_date)
+    return iso_date(array, _extreme_date)
 
 
 def timestamp(array: pa.Array) -> pa.StringArray:
@@ -83,6 +82,12 @@ def timestamp(array: pa.Array) -> pa.StringArray:
 
 def time(array: pa.Array) -> pa.StringArray:
     return _write_times(array.view(pa.int64()).to_numpy(), b"", with_date=False)
+
+
+def iso_date(array: pa.Array, write_one: Callable[[int], str]) -> pa.StringArray:
+    """`2024-02-29`; other years than 1 to 9999 by `write_one`."""
+    days = array.view(pa.int32()).to_numpy().astype(np.int64)
+    return _with_extremes(days, days, lambda some: fixed_width(_rows(_date_characters(some))), write_one)
 
 
 def iso_utc(array: pa.Array, digits: int, write_one: Callable[[int], str]) -> pa.StringArray:

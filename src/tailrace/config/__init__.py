@@ -1,5 +1,6 @@
 """The pipeline file: its structs, how it is read, and what its URLs and table patterns mean."""
 
+from tailrace.config.documents import Document
 from tailrace.config.keeping import Keep
 from tailrace.config.loading import from_urls, load
 from tailrace.config.patterns import TablePatterns
@@ -25,6 +26,7 @@ from tailrace.registry import scheme
 __all__ = [
     "Acknowledge",
     "Capture",
+    "Document",
     "Keep",
     "Log",
     "Misfits",

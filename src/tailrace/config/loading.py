@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
+from tailrace.config.describing import check_tables, include
+from tailrace.config.parsing import parse_file
 from tailrace.config.patterns import by_table
 from tailrace.config.pipeline import Log, Pipeline
 from tailrace.config.reading import read
@@ -27,7 +28,8 @@ def load(path: str | os.PathLike[str], environ: Mapping[str, str] = os.environ) 
     """The pipeline of a file, checked whole. Relative paths in it are relative to its folder."""
     path = Path(path)
     try:
-        return _build(_parse(_read(path)), path.absolute().parent, environ)
+        document = parse_file(path, "`tailrace init` writes one to begin with")
+        return _build(document, path.absolute().parent, environ)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}", hint=error.hint) from error.__cause__
 
@@ -62,50 +64,12 @@ def _name(from_url: str, to_url: str) -> str:
     return f"{database or 'pipeline'}_{hashlib.sha256(' '.join(urls).encode()).hexdigest()[:8]}"
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError("no such file", hint="`tailrace init` writes one to begin with") from None
-    except UnicodeDecodeError:
-        raise ConfigError("is not UTF-8 text", hint="save the file as UTF-8") from None
-    except OSError as error:
-        raise ConfigError(f"cannot be read: {error.strerror}") from error
-
-
-_YAML_HINT = 'put a value that begins with * or ! in quotes, such as "!public.audit_*"'
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML without surprises: a key given twice is an error, as both can not be meant."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
-                if key.value in seen:
-                    raise yaml.constructor.ConstructorError(None, None, f"key `{key.value}` twice", key.start_mark)
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
-def _parse(text: str) -> Any:
-    try:
-        return yaml.load(text, Loader=_Loader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        is_mark = re.search(r"\b(alias|tag)\b", f"{error.context} {error.problem}")
-        problem = "`*` and `!` have a meaning of their own" if is_mark else error.problem
-        raise ConfigError(f"{where}not valid YAML: {problem}", hint=_YAML_HINT) from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"not valid YAML: {type(error).__name__}") from None
-
-
 def _build(document: Any, folder: Path, environ: Mapping[str, str]) -> Pipeline:
-    pipeline = read(substitute(document, environ), Pipeline)
+    pipeline = read(include(substitute(document, environ), folder, environ), Pipeline)
     with _at("source.tables"):
         _ = pipeline.source.patterns
+    for name, described in pipeline.documents.items():
+        check_tables(described, ("documents", name), pipeline.source.patterns)
     with _at("log.keep"):
         _check_keep(pipeline.log)
     with _at("source.url"):

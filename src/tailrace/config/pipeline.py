@@ -11,11 +11,14 @@ from msgspec import Meta
 from tailrace import registry
 from tailrace.config import keeping
 from tailrace.config.connectors import Connector
+from tailrace.config.documents import Document
 from tailrace.config.patterns import TablePatterns
 from tailrace.config.reading import read
 from tailrace.config.sections import Section, Settings
+from tailrace.config.shorthand import PATH, short
 
 NAME = "^[a-z0-9_]{1,40}$"
+DOCUMENT_NAME = "^[a-z0-9][a-z0-9_-]{0,59}$"
 URL = "^[a-z][a-z0-9+.-]*:"
 MIB = 1024 * 1024
 
@@ -184,6 +187,13 @@ class Pipeline(Section, frozen=True):
     ]
     transforms: Annotated[
         dict[str, Transform], Meta(description="source table (schema.name): what becomes of its rows on their way")
+    ] = {}
+    documents: Annotated[
+        dict[
+            Annotated[str, Meta(pattern=DOCUMENT_NAME, description="lower case letters, digits, _ and -")],
+            Annotated[Document, short(PATH)],
+        ],
+        Meta(description="documents of several tables, for search; each described here, or in a file: its path"),
     ] = {}
     state: Annotated[str, Meta(min_length=1, description="folder of the change log; relative to this file")] = "./state"
     capture: Annotated[

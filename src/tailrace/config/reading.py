@@ -20,6 +20,7 @@ import msgspec
 from tailrace.config.connectors import Connector, build_connector, keys_of, whose
 from tailrace.config.expecting import describe, expected
 from tailrace.config.sections import build, keys
+from tailrace.config.shorthand import expanded
 from tailrace.config.sizes import HINT, is_size, parse_size
 from tailrace.errors import ConfigError
 
@@ -27,10 +28,13 @@ S = TypeVar("S", bound=msgspec.Struct)
 Place = tuple[str | int, ...]
 
 MAPPING = dict[str, Any]
+TYPE = "type"
 
 
 def read(document: Any, kind: type[S], place: Place = ()) -> S:
-    """The section that a document is, or that lies at `place` in one."""
+    """The section that a document is, or that lies at `place` in one; a section that was read already stays so."""
+    if isinstance(document, kind):
+        return document
     if not isinstance(document, dict):
         raise _wrong(document, MAPPING, place)
     known = keys_of(kind, document) if issubclass(kind, Connector) else keys(kind)
@@ -56,10 +60,12 @@ def _read_key(value: Any, kind: Any, place: Place) -> Any:
 
 
 def _read_any(value: Any, kind: Any, place: Place) -> Any:
-    bare = _bare(kind)
+    value, bare = expanded(value, kind), _bare(kind)
     match get_origin(bare), get_args(bare):
         case None, _ if isinstance(bare, type) and issubclass(bare, msgspec.Struct) and value is not None:
             value = read(value, bare, place)
+        case origin, variants if origin in (Union, UnionType) and _tags(variants) and isinstance(value, dict):
+            value = _read_variant(value, _tags(variants), place)
         case origin, (key_kind, item_kind) if origin is dict and isinstance(value, dict):
             for key in value:
                 _convert(key, key_kind, place, "a key: ")
@@ -67,6 +73,24 @@ def _read_any(value: Any, kind: Any, place: Place) -> Any:
         case origin, (item_kind, *_) if origin in (list, tuple) and isinstance(value, list):
             value = [_read_any(item, item_kind, (*place, index)) for index, item in enumerate(value)]
     return _convert(value, kind, place)
+
+
+def _tags(variants: Iterable[Any]) -> dict[str, type[msgspec.Struct]]:
+    """The structs of a union by their `type`; none for any other union."""
+    structs = [each for each in variants if isinstance(each, type) and issubclass(each, msgspec.Struct)]
+    return {str(each.__struct_config__.tag): each for each in structs if each.__struct_config__.tag is not None}
+
+
+def _read_variant(document: dict[Any, Any], variants: dict[str, type[msgspec.Struct]], place: Place) -> msgspec.Struct:
+    """The struct that the mapping's `type` names, of the keys beside it."""
+    if TYPE not in document:
+        raise ConfigError(f"{at(place)}: missing `type`", hint=f"add `type:`, one of {', '.join(variants)}")
+    name = document[TYPE]
+    if not isinstance(name, str) or name not in variants:
+        close = difflib.get_close_matches(str(name), variants, n=1)
+        hint = f"did you mean `{close[0]}`?" if close else f"there are {', '.join(variants)}"
+        raise ConfigError(f"{at((*place, TYPE))}: no such type", hint=hint)
+    return read({key: value for key, value in document.items() if key != TYPE}, variants[name], place)
 
 
 def _convert(value: Any, kind: Any, place: Place, subject: str = "") -> Any:

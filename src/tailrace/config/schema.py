@@ -9,6 +9,7 @@ import msgspec
 from tailrace.config.connectors import Connector, installed
 from tailrace.config.pipeline import Pipeline, Sink, Source
 from tailrace.config.sections import Section, Settings, keys
+from tailrace.config.shorthand import with_shorthand
 from tailrace.config.sizes import is_size
 
 REFERENCE = "#/$defs/{name}"
@@ -31,7 +32,7 @@ def json_schema() -> Schema:
         properties = definition.get("properties", {})
         properties |= {key: _size_or_text(value) for key, value in properties.items() if is_size(key)}
     draft = "https://json-schema.org/draft/2020-12/schema"
-    return {"$schema": draft, "title": "tailrace pipeline", **found[0], "$defs": definitions}
+    return {"$schema": draft, "title": "tailrace pipeline", **found[0], "$defs": with_shorthand(definitions)}
 
 
 def _kinds(section: type[Connector]) -> dict[type[Settings], list[str]]:

@@ -11,12 +11,14 @@ from typing import Any
 from tailrace import config, registry
 from tailrace.checkpoints.base import CheckpointStore
 from tailrace.checkpoints.opening import open_store
-from tailrace.checkpoints.positions import kind_of
 from tailrace.config.pipeline import NAME
 from tailrace.config.urls import resolve_url
 from tailrace.embedded.options import MIB, Options, SnapshotMode, Transactions
+from tailrace.embedded.remembering import open_history
 from tailrace.embedded.stream import Stream
 from tailrace.errors import ConfigError
+from tailrace.history.schema_history import HistoryStore
+from tailrace.model.positions import kind_of
 
 
 def capture(
@@ -30,6 +32,7 @@ def capture(
     max_bytes: int = 64 * MIB,
     chunk_bytes: int = 16 * MIB,
     messages: bool = False,
+    history: HistoryStore | str | PathLike[str] | None = None,
     heartbeat_ms: int = 1000,
     stall_seconds: float = 30.0,
     **own: Any,
@@ -43,6 +46,7 @@ def capture(
     - `transactions`: `whole`, or `split` where a large one may come in parts.
     - `max_bytes`: what is held in memory before the source has to wait.
     - `messages`: what applications write into the source's log comes as well (`pg_logical_emit_message`).
+    - `history`: a store, or a file's path: each version of a table is durable there before it is handed out.
     - what the source has of its own: for PostgreSQL `slot`, `publication`, `create`, `binary`.
 
     Nothing is opened before it is started: by `with`, `async with` or `start()`.
@@ -55,6 +59,7 @@ def capture(
     source = registry.make_source(config.Pipeline(name, section, {}))
     options = Options(
         name=name,
+        tables=patterns,
         snapshot=_one_of(SnapshotMode, snapshot, "snapshot"),
         transactions=_one_of(Transactions, transactions, "transactions"),
         max_bytes=max_bytes,
@@ -62,7 +67,8 @@ def capture(
         messages=messages,
         stall_seconds=stall_seconds,
     )
-    return Stream(source, open_store(checkpoint), kind_of(registry.scheme(url)), options)
+    kind, store = kind_of(registry.scheme(url)), open_store(checkpoint)
+    return Stream(source, store, kind, options, history=open_history(history), owns_store=store is not checkpoint)
 
 
 def _one_of(kind: Any, value: str, option: str) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 
 from tailrace.embedded.batch import Batch
+from tailrace.embedded.states import State
 from tailrace.embedded.stream import Stream
 from tailrace.model.event import Event
 
@@ -61,8 +62,23 @@ class AsyncStream:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     async def start(self) -> Self:
-        await self.run(self.stream.start)
+        """One that is cancelled ends by itself, as soon as it can: nobody else would stop the stream."""
+        try:
+            await self.run(self.stream.start)
+        except BaseException:
+            self._give_up()
+            raise
         return self
+
+    def _give_up(self) -> None:
+        """End it without anybody who waits for that: what is under way in its thread is told to end first."""
+        self.stream.give_up()
+        self._executor.submit(self._close)
+        self._executor.shutdown(wait=False)
+
+    def _close(self) -> None:
+        if self.stream.state is State.RUNNING:
+            self.stream.close()
 
     async def poll(self, timeout: float | None = None) -> AsyncBatch | None:
         loop = asyncio.get_running_loop()
@@ -84,9 +100,10 @@ class AsyncStream:
             yield AsyncBatch(self, batch)
 
     async def close(self) -> None:
-        """What is not acknowledged comes again at the next start."""
-        await self.stop(force=True)
+        """What is not acknowledged comes again at the next start. It ends also if nobody waits for it any more."""
+        closed = asyncio.get_running_loop().run_in_executor(self._executor, self.stream.close)
         self._executor.shutdown(wait=False)
+        await asyncio.shield(closed)
 
     async def __aiter__(self) -> AsyncIterator[AsyncBatch]:
         while (batch := await self.poll()) is not None:

@@ -19,7 +19,15 @@ from tailrace.embedded.copying import Copying
 from tailrace.embedded.options import Options, SnapshotMode
 from tailrace.embedded.progress import with_copy
 from tailrace.embedded.versions import version_of
-from tailrace.errors import CheckpointRefused, PositionLost, SourceChanged, SourceRefused, TailraceError
+from tailrace.embedded.waiting import Waiting
+from tailrace.errors import (
+    CheckpointRefused,
+    PositionLost,
+    SourceChanged,
+    SourceRefused,
+    SourceUnavailable,
+    TailraceError,
+)
 from tailrace.model.backoff import Backoff
 from tailrace.model.checkpoint import Checkpoint
 from tailrace.model.schema import TableSchema
@@ -27,6 +35,7 @@ from tailrace.sources.base import Capture, Source, TableFacts
 
 START_SECONDS = 15.0
 SETTLE_SECONDS = 0.2
+OWN_NAME = "give the stream a name of its own, or delete the checkpoint: `tailrace checkpoint delete STORE NAME`"
 BEGIN_ANEW = "begin anew: `stream.drop()` removes the checkpoint, and what was made in the source"
 
 T = TypeVar("T")
@@ -38,41 +47,109 @@ class Begun(msgspec.Struct):
     checkpoint: Checkpoint
     tables: dict[str, TableSchema]
     capture: Capture | None = None
+    remarks: dict[str, str] = {}  # what of a table does not come
 
 
 class Beginning:
-    def __init__(self, source: Source, store: CheckpointStore, kind: str, options: Options, copying: Copying) -> None:
+    def __init__(
+        self,
+        source: Source,
+        store: CheckpointStore,
+        kind: str,
+        options: Options,
+        copying: Copying,
+        waiting: Waiting,
+    ) -> None:
         self._source, self._store, self._kind = source, store, kind
-        self._options, self._copying = options, copying
+        self._options, self._copying, self._waiting = options, copying, waiting
 
     def begin(self) -> Begun:
         known = self._store.load(self._options.name)
         if known is not None and known.kind != self._kind:
             raise CheckpointRefused(
                 f"checkpoint {self._options.name} is of a {known.kind} source, and this is {self._kind}",
-                hint="give the stream a name of its own, or delete the checkpoint",
+                hint=OWN_NAME,
+            )
+        if known is not None and _is_of_tables(known) is not (self._options.snapshot is SnapshotMode.ONLY):
+            what = "snapshot='only'" if _is_of_tables(known) else "a stream"
+            raise CheckpointRefused(
+                f"checkpoint {self._options.name} is of {what}, and can not be gone on with by"
+                f" snapshot='{self._options.snapshot}'",
+                hint=OWN_NAME,
             )
         return self._only(known) if self._options.snapshot is SnapshotMode.ONLY else self._stream(known)
 
     # --- a stream
 
     def _stream(self, known: Checkpoint | None) -> Begun:
-        position = patiently(lambda: self._source.prepare(_nobody, lambda: self._refuse_new(known)))
+        self._refuse_uncounted(known)
+        published = self._published(known) if known is not None and _is_seeded(known) else None
+        position = patiently(lambda: self._source.prepare(self._waits_for, lambda: self._refuse_new(known)))
+        if known is None:
+            position = patiently(lambda: self._source.new_start(position, ()))
         failpoints.reached("embedded-prepared")
         after, source = (position, None) if known is None else (known.position, known.source)
         with self._begin_anew():
             capture = patiently(lambda: self._source.capture(after, 1, {}, source, messages=self._options.messages))
         try:
+            self._refuse_restored(known)
             checkpoint = known or Checkpoint(self._kind, position, 0, source=capture.identity)
             facts = self._facts()
+            if published is not None:
+                self._refuse_late(checkpoint, published, facts)
             checkpoint = _noted(checkpoint, facts) if _is_seeded(known) else self.with_tables(checkpoint, facts)
+            checkpoint = msgspec.structs.replace(checkpoint, asked=self._options.asked)
             if checkpoint != known:
                 self._store.save(self._options.name, checkpoint)
             failpoints.reached("embedded-planned")
         except BaseException:
             capture.close()
             raise
-        return Begun(checkpoint, {each.schema.table: each.schema for each in facts}, capture)
+        tables = {each.schema.table: each.schema for each in facts}
+        return Begun(checkpoint, tables, capture, remarks_of(facts))
+
+    def _refuse_uncounted(self, known: Checkpoint | None) -> None:
+        """Inside of a transaction events are counted: others would be taken for those that were consumed."""
+        if known is not None and known.skip and known.asked and known.asked != self._options.asked:
+            raise CheckpointRefused(
+                f"checkpoint {self._options.name} is inside of transaction {known.transaction}, and the stream asks for"
+                " other tables, or messages, than it did",
+                hint="go on with the same tables= and messages= until that transaction is acknowledged",
+            )
+
+    def _refuse_restored(self, known: Checkpoint | None) -> None:
+        """What a copy's snapshot saw has to be in the source's past."""
+        until = [copy.until for copy in known.copies if copy.until] if known is not None else []
+        end = patiently(self._source.current_position) if until else ""
+        if not all(self._source.reached(end, each) for each in until):
+            raise SourceChanged(
+                f"the source's log ends at {end}, and rows were read that are newer: it was restored from a backup",
+                hint=BEGIN_ANEW,
+            )
+
+    def _waits_for(self, whom: list[str]) -> None:
+        self._waiting.tell("a new replication slot waits for the end of", whom)
+
+    def _published(self, seeded: Checkpoint) -> dict[str, str]:
+        """The memberships of tables before we publish any; the place that was seeded has to be in the source's past."""
+        end = patiently(self._source.current_position)
+        if not self._source.reached(end, seeded.position):
+            raise CheckpointRefused(
+                f"checkpoint {self._options.name} was seeded at {seeded.position}, and the source's log ends at {end}",
+                hint="seed it with a position that the source has reached: `tailrace checkpoint seed --replace`",
+            )
+        with self._begin_anew():
+            return {each.schema.table: each.membership for each in patiently(self._source.facts)}
+
+    def _refuse_late(self, seeded: Checkpoint, published: dict[str, str], facts: list[TableFacts]) -> None:
+        """Of a table that is published only now the source does not send what it has behind a seeded place."""
+        late = [each.schema.table for each in facts if published.get(each.schema.table) != each.membership]
+        if late:
+            raise PositionLost(
+                f"{late[0]} was not published before, and what changed since {seeded.position} does not come",
+                hint=f"leave it out, seed a place that is now or later, or {BEGIN_ANEW}",
+                table=late[0],
+            )
 
     def _refuse_new(self, known: Checkpoint | None) -> None:
         """A slot is about to be made: whoever was at a place of the old one has lost it."""
@@ -103,10 +180,14 @@ class Beginning:
             )
         return facts
 
-    def with_tables(self, before: Checkpoint, facts: list[TableFacts]) -> Checkpoint:
-        """With copies of the tables that have to be copied, and knowing those that are followed from now on."""
-        copied = {copy.schema.table for copy in before.copies}
-        new = [each for each in facts if each.schema.table not in before.tables.keys() | copied]
+    def with_tables(self, before: Checkpoint, facts: list[TableFacts], *, is_settled: bool = False) -> Checkpoint:
+        """With copies of the tables that have to be copied, and knowing those that are followed from now on.
+
+        Where it `is_settled` that nobody is left who wrote to them before, nobody is waited for.
+        """
+        before = _without_absent(before, facts)
+        unknown = [each for each in facts if each.schema.table not in before.memberships]
+        new = [each for each in unknown if each.schema.table not in before.tables]
         broken = [each for each in facts if _is_broken(before, each)]
         if broken and self._options.snapshot is SnapshotMode.NEVER:
             raise PositionLost(
@@ -114,21 +195,27 @@ class Beginning:
                 hint=f"take snapshot='initial', or {BEGIN_ANEW}",
                 table=broken[0].schema.table,
             )
-        if self._options.snapshot is SnapshotMode.INITIAL and (new or broken):
-            before = self._planned(before, new, broken)
+        came = [each for each in unknown if each not in new]  # by another name, and changes of them were faster
+        if self._options.snapshot is SnapshotMode.INITIAL and (new or came or broken):
+            before = self._planned(before, new, came + broken, is_settled=is_settled)
         return _noted(before, facts)
 
-    def _planned(self, before: Checkpoint, new: list[TableFacts], broken: list[TableFacts]) -> Checkpoint:
+    def _planned(
+        self, before: Checkpoint, new: list[TableFacts], broken: list[TableFacts], *, is_settled: bool
+    ) -> Checkpoint:
         """With copies, all under one snapshot. The tables are the same before and after it was taken."""
         generation = before.snapshots + 1
         while True:
-            self._settle([*new, *broken])
+            if not is_settled:
+                self._settle([*new, *broken])
             copies = self._copying.plan((each.schema for each in new), generation)
             copies += self._copying.plan((each.schema for each in broken), generation, is_again=True)
             now = {each.schema.table: each for each in patiently(self._source.facts)}
             if all(_is_same(each, now.get(each.schema.table)) for each in [*new, *broken]):
                 break
             self._copying.close()
+            if is_settled:
+                raise SourceUnavailable("tables were altered while their copy was planned")
             new, broken = ([now[e.schema.table] for e in some if e.schema.table in now] for some in (new, broken))
         for copy in copies:
             before = with_copy(before, copy)
@@ -139,10 +226,12 @@ class Beginning:
         for each in facts:
             if self._source.is_founder(each):
                 continue
-            awaited = set(self._source.writers(each))
+            awaited = self._source.writers(each)
             while awaited:
+                self._waiting.tell(f"{each.schema.table} was published just now: that waits for", awaited.values())
                 time.sleep(SETTLE_SECONDS)
-                awaited &= set(self._source.writers(each))
+                now = self._source.writers(each)
+                awaited = {writer: who for writer, who in awaited.items() if writer in now}
 
     # --- no stream
 
@@ -163,13 +252,19 @@ class Beginning:
         return Begun(known, tables)
 
 
-def _nobody(_: list[str]) -> None:
-    """Whoever a new slot has to wait for."""
+def remarks_of(facts: Iterable[TableFacts]) -> dict[str, str]:
+    """By table: what of its changes the source does not send."""
+    return {each.schema.table: each.remark for each in facts if each.remark}
 
 
 def _is_seeded(known: Checkpoint | None) -> bool:
     """Whether somebody put it there by hand, to begin at its place: nothing is read first then."""
-    return known is not None and not known.memberships and not known.copies
+    return known is not None and not (known.memberships or known.copies or known.tables)
+
+
+def _is_of_tables(known: Checkpoint) -> bool:
+    """Whether it is of a stream that reads tables only."""
+    return not known.memberships and bool(known.copies or known.tables)
 
 
 def _noted(before: Checkpoint, facts: list[TableFacts]) -> Checkpoint:
@@ -177,6 +272,17 @@ def _noted(before: Checkpoint, facts: list[TableFacts]) -> Checkpoint:
     tables = {each.schema.table: version_of(each.schema) for each in facts}
     memberships = {each.schema.table: each.membership for each in facts}
     return msgspec.structs.replace(before, tables=tables | before.tables, memberships=before.memberships | memberships)
+
+
+def _without_absent(before: Checkpoint, facts: list[TableFacts]) -> Checkpoint:
+    """What happens to tables that are not in the stream, nobody will tell: they are copied again once they come back.
+
+    They may be gone, taken out of the publication, or not asked for this time.
+    """
+    present = {each.schema.table for each in facts}
+    memberships = {table: word if table in present else "" for table, word in before.memberships.items()}
+    copies = tuple(copy for copy in before.copies if copy.schema.table in present)
+    return msgspec.structs.replace(before, memberships=memberships, copies=copies)
 
 
 def _is_broken(before: Checkpoint, facts: TableFacts) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterable
 
 import msgspec
 
@@ -39,10 +40,15 @@ class Cut(msgspec.Struct, frozen=True):
 
 
 class Buffer:
-    """Shared by two threads: whoever uses it holds `changed`, which also tells that something is new."""
+    """Shared by two threads: whoever uses it holds `lock`.
+
+    A signal may raise anywhere in the consumer's thread. So there is no Condition here: its methods are Python, and one
+    that is broken off behind its lock would leave that locked, and the pump waiting for ever.
+    """
 
     def __init__(self, source: Source, max_bytes: int, batch_bytes: int, *, splits: bool, position: str) -> None:
-        self.changed = threading.Condition()
+        self.lock = threading.RLock()
+        self._bell = threading.Lock()  # released when there is something new; one thread waits for it
         self.source, self.max_bytes, self.splits = source, max_bytes, splits
         self._batch_bytes = batch_bytes
         self._pieces: deque[Piece] = deque()
@@ -53,6 +59,7 @@ class Buffer:
         self.error: TailraceError | None = None  # why no more will come
         self.version = 0  # grows whenever there is something new to look at
         self._is_resent = False
+        self.offered: Cut | None = None  # it was cut, and nobody has taken it yet
 
     # --- the pump's side
 
@@ -69,11 +76,11 @@ class Buffer:
 
     def add(self, frames: Frames, position: str, identity: SourceIdentity, received: str) -> None:
         """What was taken in. Frames that do not follow on replace what there is of an unfinished transaction."""
-        with self.changed:
+        with self.lock:
             if frames.first <= self.last:
                 self._forget_unfinished()
         piece = self._piece(frames, position, identity)
-        with self.changed:
+        with self.lock:
             self._pieces.append(piece)
             self.memory += piece.bytes if piece.in_memory else 0
             self.spooled += 0 if piece.in_memory else piece.bytes
@@ -84,40 +91,40 @@ class Buffer:
 
     def heard(self, received: str) -> None:
         """The source's log was read up to there, and nothing in it was for us."""
-        with self.changed:
+        with self.lock:
             if received != self.received:
                 self.received = received
                 self.tell()
 
     def begin_again(self) -> int:
         """The stream was lost: what follows the last transaction end comes again. Its first offset."""
-        with self.changed:
+        with self.lock:
             self._forget_unfinished()
             return self.last + 1
 
     def fail(self, error: TailraceError) -> None:
-        with self.changed:
+        with self.lock:
             self.error = error
             self.tell()
 
     def tell(self) -> None:
         """There is something new."""
-        with self.changed:
+        with self.lock:
             self.version += 1
-            self.changed.notify_all()
+            if self._bell.locked():
+                self._bell.release()
 
     def wait(self, seen: int, seconds: float) -> None:
-        """Until there is something that was not there at version `seen`."""
-        with self.changed:
-            if self.version == seen:
-                self.changed.wait(seconds)
+        """Until there is something that was not there at version `seen`; it may be too soon, and never too late."""
+        if self.version == seen:
+            self._bell.acquire(timeout=seconds)
 
     def _piece(self, frames: Frames, position: str, identity: SourceIdentity) -> Piece:
         size = len(frames.buffer) + frames.transactions.nbytes
         in_memory = self.splits or self.memory < self.max_bytes
         kept: Kept = InMemory(frames) if in_memory else self._spool.write(frames)
         has_messages = any(True for _ in self.source.messages(frames, frames.first, frames.last))
-        told = (frames.transactions, sum(frames.tables.values()), has_messages, kept, in_memory)
+        told = (frames.transactions, sum(frames.tables.values()), has_messages, kept, in_memory, frames.definitions)
         return Piece(frames.first, frames.last, size, position, identity, *told)
 
     def _forget_unfinished(self) -> None:
@@ -135,8 +142,11 @@ class Buffer:
     def cut(self) -> Cut | None:
         """What is handed out next: whole transactions, about as much as a batch should have; None if there is none.
 
-        Where transactions may be split, one that is larger than that is handed out as far as it has come.
+        The same one again while it is `offered`: whoever has taken it clears that. Where transactions may be split, one
+        that is larger than a batch is handed out as far as it has come.
         """
+        if self.offered is not None:
+            return self.offered
         taken: list[Piece] = []
         size, end, at = 0, 0, 0
         for piece in self._pieces:
@@ -156,11 +166,12 @@ class Buffer:
     def _cut(self, pieces: list[Piece], end: int) -> Cut:
         parts = [Part(p, max(p.first, self.given + 1), min(p.last, end)) for p in pieces]
         last, is_resent = pieces[-1], self._is_resent
-        self.given, self._is_resent = end, False
         ended = last.last_end >= end
         position = self.source.end_positions(last.ending_at(end))[0] if ended else self._position_before(pieces)
         inside = "" if ended else self._open_in(last)
-        return Cut(tuple(parts), position, last.identity, inside, is_resent)
+        cut = Cut(tuple(parts), position, last.identity, inside, is_resent)
+        self.given, self._is_resent, self.offered = end, False, cut  # at once: no signal comes in between
+        return cut
 
     def _position_before(self, pieces: list[Piece]) -> str:
         """Where the last whole transaction ends, of pieces that end inside of one."""
@@ -171,13 +182,23 @@ class Buffer:
         return "" if found is None else self.source.transaction_ids(found)[0]
 
     def release(self, offset: int) -> None:
-        """Nobody needs what lies up to there."""
-        with self.changed:
-            self.released = max(self.released, offset)
-            while self._pieces and self._pieces[0].last <= offset:
-                self._drop(self._pieces.popleft())
+        """Nobody needs what lies up to there. If a signal breaks it off, it can be done again."""
+        with self.lock:
+            gone = [piece for piece in self._pieces if piece.last <= offset]
+            for piece in gone:
+                piece.kept.free()
+            left = deque(piece for piece in self._pieces if piece.last > offset)
+            memory, spooled = _sizes(left)
+            released = max(self.released, offset)
+            self._pieces, self.memory, self.spooled, self.released = left, memory, spooled, released
 
     def _drop(self, piece: Piece) -> None:
         self.memory -= piece.bytes if piece.in_memory else 0
         self.spooled -= 0 if piece.in_memory else piece.bytes
         piece.kept.free()
+
+
+def _sizes(pieces: Iterable[Piece]) -> tuple[int, int]:
+    """The bytes in memory, and in the spool."""
+    sizes = [(piece.bytes, piece.in_memory) for piece in pieces]
+    return sum(size for size, is_in in sizes if is_in), sum(size for size, is_in in sizes if not is_in)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tailrace.embedded.events import Told, events_of, is_news
 from tailrace.embedded.pieces import Part, Piece, first_transaction
-from tailrace.embedded.runs import Numbering, Run
+from tailrace.embedded.runs import NOTHING, Counted, Flags, Numbering, Run
 from tailrace.model.changes import Changes
 from tailrace.model.event import Event
 from tailrace.model.watermark import SourceIdentity
@@ -51,8 +51,8 @@ class Place(msgspec.Struct, frozen=True):
 class Stretch:
     """Parts of the stream that follow one another, ready to be decoded.
 
-    Of its first transaction `counted` events lie before it, and of all that it has of that one those up to number
-    `consumed` are left out. Of tables in `filters` the changes are left out that their snapshot has seen. `tables` are
+    Of its first transaction `counted` lie before it, and of all that it has of that one those up to number `consumed`
+    are left out. Of tables in `filters` the changes are left out that their snapshot has seen. `tables` are
     the versions that were delivered before; `begins_at` is the position where the last transaction before it ends.
     """
 
@@ -61,7 +61,7 @@ class Stretch:
     begins_at: str
     filters: Mapping[str, str]
     tables: Mapping[str, str]
-    counted: int = 0
+    counted: Counted = NOTHING
     consumed: int = 0
     inside: str = ""  # the transaction that it ends inside of
     _survey: Survey | None = None  # known once it was read to its end
@@ -93,7 +93,7 @@ class Stretch:
         known, count = dict(self.tables), 0
         for run in self._runs():
             if len(run):
-                found, events = events_of(run, self._told_of(run.part), known)
+                found, events = events_of(run, self.told_of(run.part), known)
                 count += found
                 yield from events
         self._survey = Survey(count, known)
@@ -112,20 +112,25 @@ class Stretch:
             return 0
         return sum(len(run.logged) for run in self._runs())
 
-    def numbered(self) -> int:
-        """How many events the transaction that it ends inside of has so far, also those that are left out."""
+    def numbered(self) -> Counted:
+        """What the transaction that it ends inside of has so far, also what is left out."""
         numbering = Numbering(self._first_begin, self.counted)
         for _ in self._runs(numbering):
             pass
-        return numbering.count
+        return numbering.counted
 
     def is_empty(self) -> bool:
         """Whether nothing is left to be delivered. Costs as much as it takes to find the first event."""
         if not self.has_events:
             return True
-        if self.consumed > self.counted:
+        if self.leaves_out:
             return not any(len(run) for run in self._runs())
         return not (any(self._each_changes()) or self._count_messages())
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether some of its events were consumed before."""
+        return self.consumed > self.counted.events
 
     @property
     def has_events(self) -> bool:
@@ -137,41 +142,53 @@ class Stretch:
         return sum(part.piece.changes for part in self.parts)
 
     def _each_changes(self) -> Iterator[Changes]:
-        if self.consumed > self.counted:
+        if self.leaves_out:
             for run in self._runs():
                 yield from run.changes
         else:
             for part in self.parts:
-                yield from self._decoded(part)
+                yield from self._new(part)
 
     def of_table(self, table: str) -> Iterator[Changes]:
         """A table's changes. Those that were consumed before may be among them."""
         for part in self.parts:
-            yield from self._decoded(part, table)
+            yield from self._new(part, table)
 
     def _decoded(self, part: Part, only: str = "") -> Iterator[Changes]:
         frames, source = part.piece.kept.frames(), self.source
         wanted = (each.schema for each in frames.definitions if not only or each.schema.table == only)
         names = {schema.table for schema in wanted if source.captures(schema)}
-        for changes in source.decode(frames, part.first, part.last, names) if names else ():
-            visibility = self.filters.get(changes.schema.table)
-            kept = changes if visibility is None else changes.keep(source.unseen(changes, visibility))
+        yield from source.decode(frames, part.first, part.last, names) if names else ()
+
+    def _unseen(self, changes: Changes) -> Flags | None:
+        """Those that the table's snapshot has not seen; None if it has none."""
+        visibility = self.filters.get(changes.schema.table)
+        return None if visibility is None else self.source.unseen(changes, visibility)
+
+    def _new(self, part: Part, only: str = "") -> Iterator[Changes]:
+        """A part's changes, without those that a snapshot has seen."""
+        for changes in self._decoded(part, only):
+            unseen = self._unseen(changes)
+            kept = changes if unseen is None else changes.keep(unseen)
             if len(kept):
                 yield kept
 
     def _runs(self, numbering: Numbering | None = None) -> Iterator[Run]:
+        """Events are counted whether or not a snapshot has seen them: which has, a restart may change."""
         begin = self._first_begin
         numbering = numbering or Numbering(begin, self.counted)
         for part in self.parts:
-            run = Run(part, list(self._decoded(part)), self._logged(part), numbering)
-            yield run.without(begin, self.consumed) if self.consumed > self.counted else run
+            run = Run(part, [each for each in self._decoded(part) if len(each)], self._logged(part), numbering)
+            run = run.without(begin, self.consumed) if self.leaves_out else run
+            yield run.only(map(self._unseen, run.changes)) if self.filters else run
 
     def _logged(self, part: Part) -> list[LoggedMessage]:
         if not part.piece.has_messages:
             return []
         return list(self.source.messages(part.piece.kept.frames(), part.first, part.last))
 
-    def _told_of(self, part: Part) -> Told:
+    def told_of(self, part: Part) -> Told:
+        """What a part's transactions are called, where they end and when."""
         transactions = part.piece.transactions
         positions = self.source.end_positions(transactions)
         if part.piece.open_at_end is not None:
@@ -251,7 +268,7 @@ class Stretch:
             Part(part.piece, max(part.first, place.begin), part.last) for part in self.parts if part.last >= place.begin
         )
         is_first = place.begin == max(self._first_begin, self.parts[0].first)
-        counted = self.counted if is_first else 0
+        counted = self.counted if is_first else NOTHING
         return Stretch(self.source, parts, place.position, self.filters, place.tables, counted, place.skip, self.inside)
 
 

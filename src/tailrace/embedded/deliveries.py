@@ -11,6 +11,7 @@ from tailrace.embedded.content import Content, Stretch, Survey
 from tailrace.embedded.copying import ReadChunk
 from tailrace.embedded.progress import chunk_done, end_of, passed
 from tailrace.model.checkpoint import Checkpoint
+from tailrace.model.watermark import SourceIdentity
 from tailrace.sources.base import Source
 
 
@@ -43,7 +44,7 @@ class StreamDelivery:
         return self.content.last
 
     def whole(self, before: Checkpoint, survey: Survey) -> Checkpoint:
-        consumed = max(self.content.numbered(), self.content.consumed) if self.content.inside else 0
+        consumed = max(self.content.numbered().events, self.content.consumed) if self.content.inside else 0
         place = end_of(self.content, self.position, consumed, survey.tables)
         return passed(self.source, before, place, self.content.identity, survey.events)
 
@@ -58,6 +59,8 @@ class ReadDelivery:
     """A chunk. What was acknowledged of it is known in this process only: after a crash all of it comes again."""
 
     read: ReadChunk
+    identity: SourceIdentity | None = None
+    """Whom the stream is read from meanwhile: its last transaction bears witness that the rows are of the same past."""
 
     @property
     def content(self) -> Content:
@@ -73,8 +76,8 @@ class ReadDelivery:
 
     def whole(self, before: Checkpoint, survey: Survey) -> Checkpoint:
         done = chunk_done(before, self.read.copy, self.read.chunk, self.read.reads.count, survey.tables)
-        return msgspec.structs.replace(done, events=done.events + survey.events)
+        return msgspec.structs.replace(done, events=done.events + survey.events, source=self.identity or before.source)
 
     def first(self, before: Checkpoint, count: int) -> tuple[Checkpoint, ReadDelivery]:
         rest = msgspec.structs.replace(self.read, reads=self.read.reads.rest(count))
-        return msgspec.structs.replace(before, events=before.events + count), ReadDelivery(rest)
+        return msgspec.structs.replace(before, events=before.events + count), ReadDelivery(rest, self.identity)

@@ -38,12 +38,12 @@ def events_of(run: Run, told: Told, known: dict[str, str]) -> tuple[int, Iterato
     number[run.order] = run.number
     numbers: list[int] = number.tolist()
     firsts: dict[int, TableSchema] = {}
-    for changes in run.changes:
+    for changes, own in zip(run.changes, run.table_numbers, strict=True):
         if is_news(known, changes.schema):
             firsts[len(flat)] = changes.schema
-        flat += _events(changes, numbers[len(flat) : len(flat) + len(changes)], told)
-    for message, own in zip(run.logged, numbers[len(flat) :], strict=True):
-        flat.append(_message(message.message, message.transaction, own, told))
+        flat += _events(changes, numbers[len(flat) : len(flat) + len(changes)], own.tolist(), told)
+    for message, place in zip(run.logged, numbers[len(flat) :], strict=True):
+        flat.append(_message(message.message, message.transaction, place, told))
     if firsts:
         return len(flat) + len(firsts), _with_schemas(flat, run.order.tolist(), firsts)
     is_ordered = len(run.changes) + bool(run.logged) == 1
@@ -72,7 +72,7 @@ def _replaced(event: Event, facts: Mapping[str, Any]) -> Event:
     return Event(**{name: facts.get(name, getattr(event, name)) for name in Event.__struct_fields__})
 
 
-def _events(changes: Changes, numbers: Sequence[int], told: Told) -> list[Event]:
+def _events(changes: Changes, numbers: Sequence[int], own: Sequence[int], told: Told) -> list[Event]:
     schema, ops = changes.schema, changes.op.tolist()
     rows = changes.transaction.tolist()
     after: list[Row | None] = list(rows_of(changes.after, schema))
@@ -91,7 +91,7 @@ def _events(changes: Changes, numbers: Sequence[int], told: Told) -> list[Event]
             _befores(changes),
             after,
             [positions[row] for row in rows],
-            map(Transaction, [ids[row] for row in rows], numbers),
+            map(Transaction, [ids[row] for row in rows], numbers, own),
             [times[row] for row in rows],
             unchanged,
             repeat(schema),

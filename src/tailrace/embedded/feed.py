@@ -10,16 +10,16 @@ import time
 from tailrace.embedded.beginning import Beginning, Begun
 from tailrace.embedded.buffer import Buffer, Cut
 from tailrace.embedded.content import Place, Stretch
-from tailrace.embedded.copying import Copying
+from tailrace.embedded.copying import Copying, TableVanished, is_under_way
+from tailrace.embedded.cursor import Cursor
 from tailrace.embedded.deliveries import Delivery, ReadDelivery, StreamDelivery
 from tailrace.embedded.incremental import Incremental
 from tailrace.embedded.ledger import Ledger
 from tailrace.embedded.options import Options, Transactions
-from tailrace.embedded.pieces import first_transaction
 from tailrace.embedded.progress import filters_of, passed
 from tailrace.embedded.pump import Pump
 from tailrace.embedded.watch import Watch
-from tailrace.errors import CheckpointRefused, SourceRefused, SourceUnavailable
+from tailrace.errors import SourceRefused, SourceUnavailable
 from tailrace.model.checkpoint import Checkpoint
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import SourceIdentity
@@ -42,7 +42,8 @@ class Live:
         self.buffer = Buffer(source, *sizes, splits=splits, position=begun.checkpoint.position)
         described = {schema.relation: schema for schema in begun.tables.values()}
         self.pump = Pump(source, self.buffer, capture, described, options)
-        self.watch = Watch(source, options.name, dict(begun.checkpoint.memberships))
+        self.watch = Watch(source, options.name, begun.tables, begun.checkpoint.memberships)
+        self.watch.remark(begun.remarks)
 
     def start(self) -> None:
         self.pump.start()
@@ -51,6 +52,11 @@ class Live:
     def stop(self, seconds: float) -> None:
         self.watch.stop(seconds)
         self.pump.stop(seconds)
+
+    def abandon(self) -> None:
+        """As `stop`, and waits for nobody."""
+        self.watch.stop(0)
+        self.pump.stop(0)
 
 
 class Feed:
@@ -62,10 +68,9 @@ class Feed:
         self._source, self._ledger, self._beginning, self._copying = source, ledger, beginning, copying
         self.tables: dict[str, TableSchema] = begun.tables
         self.live = None if begun.capture is None else Live(source, options, begun, begun.capture)
-        self._incremental = Incremental(source, options.chunk_bytes, ledger.save_copy)
+        self._incremental = Incremental(source, options.chunk_bytes, ledger)
         skip, transaction = begun.checkpoint.skip, begun.checkpoint.transaction
-        self._sent_again = (skip, transaction) if skip else None  # of the next transaction: so many were consumed
-        self._open = (0, 0, "")  # of the transaction that came in part: its events, how many are behind us, its name
+        self._cursor = self._next_cursor = Cursor(skip, transaction) if skip else Cursor()
         self._silent: tuple[str, SourceIdentity] | None = None  # up to there, nothing more was for us
         self._saved_at = time.monotonic()
         self._tried_at = 0.0
@@ -83,6 +88,11 @@ class Feed:
         if self.live is not None:
             self.live.stop(seconds)
         self._copying.close()
+
+    def abandon(self) -> None:
+        """Nobody will ever poll again: the threads end by themselves, soon."""
+        if self.live is not None:
+            self.live.abandon()
 
     def rest(self) -> None:
         """Take nothing more in."""
@@ -103,6 +113,10 @@ class Feed:
         else:
             self.live.buffer.wait(version, seconds)
 
+    @property
+    def _identity(self) -> SourceIdentity | None:
+        return None if self.live is None else self.live.pump.identity
+
     def tell(self) -> None:
         """Wake whoever waits."""
         if self.live is not None:
@@ -113,7 +127,7 @@ class Feed:
     @property
     def is_copying(self) -> bool:
         """Tables are being read that come before the stream."""
-        return any(copy.visibility and copy.left for copy in self._checkpoint.copies)
+        return any(map(is_under_way, self._checkpoint.copies))
 
     @property
     def is_over(self) -> bool:
@@ -121,6 +135,9 @@ class Feed:
         return self.live is None and not self.is_copying
 
     def next(self) -> Delivery | None:
+        """It comes again until it is `took`, whatever an exception has broken off."""
+        if self.live is not None and self.live.buffer.offered is not None:
+            return self._next_observed()
         if (chunk := self._next_chunk()) is not None or self.is_copying:
             return chunk
         self._copying.close()
@@ -128,23 +145,39 @@ class Feed:
             return self.next()
         if (asked := self._next_on_demand()) is not None:
             return asked
+        return self._next_observed()
+
+    def _next_observed(self) -> Delivery | None:
         delivery = self.next_stretch()
         if delivery is not None:
             self._incremental.observe(delivery.content)
         return delivery
 
+    def took(self) -> None:
+        """What came last is in the consumer's hands: what follows comes next."""
+        if self.live is not None and self.live.buffer.offered is not None:
+            self._cursor = self._next_cursor
+            self.live.buffer.offered = None
+
     def _take_news(self) -> bool:
-        """Tables that came since, and those that were not in the source's stream for a time."""
-        if self.live is None or self.live.watch.news is None:
+        """Tables that came since, and those that were not in the source's stream for a time.
+
+        Raises what became of one that is followed, and whose changes do not come any more.
+        """
+        if self.live is None:
+            return False
+        if self.live.watch.lost is not None:
+            raise self.live.watch.lost
+        if self.live.watch.news is None:
             return False
         facts = self.live.watch.news
         try:
             with self._ledger.lock:
-                self._ledger.save(self._beginning.with_tables(self._checkpoint, facts))
+                self._ledger.save(self._beginning.with_tables(self._checkpoint, facts, is_settled=True))
         except SourceUnavailable:
             return False  # tried again
         self.tables = {each.schema.table: each.schema for each in facts}
-        self.live.watch.followed, self.live.watch.news = dict(self._checkpoint.memberships), None
+        self.live.watch.follow(self.tables, self._checkpoint.memberships)
         return True
 
     def _next_chunk(self) -> Delivery | None:
@@ -154,10 +187,13 @@ class Feed:
             except SourceUnavailable:
                 self._tried_at = time.monotonic()
                 return None
+            except TableVanished as error:
+                self._ledger.give_up(error.table)
+                continue
             if read is None:
                 return None
-            delivery = ReadDelivery(read)
-            if read.reads.count or read.reads.truncates:
+            delivery = ReadDelivery(read, self._identity)
+            if len(read.reads):
                 return delivery
             with self._ledger.lock:
                 self._ledger.note(delivery.whole(self._checkpoint, read.reads.survey()))
@@ -168,8 +204,8 @@ class Feed:
             return None
         try:
             while (read := self._incremental.next(self._checkpoint, self._border(self.live.buffer))) is not None:
-                delivery = ReadDelivery(read)
-                if read.reads.count:
+                delivery = ReadDelivery(read, self._identity)
+                if len(read.reads):
                     return delivery
                 with self._ledger.lock:
                     self._ledger.save(delivery.whole(self._checkpoint, read.reads.survey()))
@@ -181,7 +217,7 @@ class Feed:
 
     def _border(self, buffer: Buffer) -> str:
         """How far the stream was consumed: up to where the source's log was read, if nothing of it is left."""
-        with buffer.changed:
+        with buffer.lock:
             if buffer.given >= buffer.committed:
                 return buffer.received
         return self._checkpoint.position if self._silent is None else self._silent[0]
@@ -193,14 +229,29 @@ class Feed:
         if self.live is None:
             return None
         while (cut := self._cut(self.live.buffer)) is not None:
+            self._forget_strayed(self.live, cut)
             stretch = self._stretch(cut)
             if not _is_silent(stretch):
                 return StreamDelivery(self._source, stretch, cut.position)
             self._pass_silently(self.live, cut)
         return None
 
+    def _forget_strayed(self, live: Live, cut: Cut) -> None:
+        """Changes came of a table under another name than the one that it is followed by: it lacks them.
+
+        One that is copied now has them from there.
+        """
+        copied = {copy.schema.table for copy in self._checkpoint.copies}
+        names = {schema.relation: table for table, schema in self.tables.items() if table not in copied}
+        told = {(each.relation, each.schema.table) for part in cut.parts for each in part.piece.definitions}
+        for relation, name in told:
+            table = names.get(relation)
+            if table is not None and table != name and self._checkpoint.memberships.get(table):
+                self._ledger.give_up(table)
+                live.watch.forget(table)
+
     def _cut(self, buffer: Buffer) -> Cut | None:
-        with buffer.changed:
+        with buffer.lock:
             cut = buffer.cut()
             if cut is None and buffer.error is not None:
                 raise buffer.error
@@ -209,44 +260,15 @@ class Feed:
     def _stretch(self, cut: Cut) -> Stretch:
         """As much of it as was not consumed yet."""
         before = self._checkpoint
-        came, behind, name = self._open
-        if cut.is_resent and came:
-            self._sent_again = (max(came, behind), name)
-        counted = 0 if self._sent_again else came
-        stretch = Stretch(
-            source=self._source,
-            parts=cut.parts,
-            begins_at=before.position if self._silent is None else self._silent[0],
-            filters=filters_of(self._source, before),
-            tables=before.tables,
-            counted=counted,
-            consumed=self._consumed_of(cut) or max(counted, behind),
-            inside=cut.inside,
-        )
-        if stretch.has_events:
-            self._sent_again = None
-        if not cut.inside:
-            self._open = (0, 0, "")
-        elif stretch.has_events:
-            self._open = (stretch.numbered(), stretch.consumed, cut.inside)
+        begins_at = before.position if self._silent is None else self._silent[0]
+        filters = filters_of(self._source, before)
+        stretch, self._next_cursor = self._cursor.stretch(self._source, cut, begins_at, filters, before.tables)
         return stretch
-
-    def _consumed_of(self, cut: Cut) -> int:
-        """How many events of the first transaction were consumed before it was sent again."""
-        if self._sent_again is None or not any(part.piece.has_events for part in cut.parts):
-            return 0
-        count, name = self._sent_again
-        found = self._source.transaction_ids(first_transaction(cut.parts))[0]
-        if found != name:
-            raise CheckpointRefused(
-                f"the checkpoint is inside of transaction {name}, and the source sends {found} there",
-                hint="the source or its tables are others than those that were read: delete it to begin anew",
-            )
-        return count
 
     def _pass_silently(self, live: Live, cut: Cut) -> None:
         """Nothing of it is for the consumer: the stream is past it all the same."""
-        if not cut.inside and self._sent_again is None:
+        self.took()
+        if not cut.inside and not self._cursor.again:
             self._silent = (cut.position, cut.identity)
         live.buffer.release(cut.last)
         live.pump.wake()
@@ -258,8 +280,9 @@ class Feed:
             return
         self._saved_at = time.monotonic()
         with self._ledger.lock:
-            (position, identity), self._silent = self._silent, None
+            position, identity = self._silent
             self._ledger.save(passed(self._source, self._checkpoint, Place(position, 0), identity, 0))
+            self._silent = None
         self.live.pump.acknowledge(position)
 
     def accepted(self, delivery: Delivery, rest: Delivery | None) -> None:
@@ -276,5 +299,5 @@ def _is_silent(stretch: Stretch) -> bool:
     """Whether nothing of it is for the consumer. Of a large one that nothing is left out of, something is."""
     if not stretch.has_events:
         return True
-    is_filtered = bool(stretch.filters) or stretch.consumed > stretch.counted
+    is_filtered = bool(stretch.filters) or stretch.leaves_out
     return (is_filtered or stretch.changes < FEW) and stretch.is_empty()

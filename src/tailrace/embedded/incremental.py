@@ -9,20 +9,19 @@ keys are known; the chunk's rows of these keys are older than what the consumer 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Mapping
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 
 from tailrace import failpoints
-from tailrace.columns.plain import values_of
 from tailrace.embedded.content import Stretch
 from tailrace.embedded.copying import ReadChunk
+from tailrace.embedded.events import is_news
+from tailrace.embedded.ledger import Ledger
+from tailrace.embedded.newer import Newer, Partial
 from tailrace.embedded.reads import Reads
 from tailrace.errors import SourceUnavailable
-from tailrace.model.changes import Op
 from tailrace.model.checkpoint import Checkpoint, TableCopy
 from tailrace.model.chunk import Chunk
 from tailrace.model.schema import TableSchema
@@ -31,47 +30,30 @@ from tailrace.sources.base import ExportedSnapshot, Source, TableRewritten
 LOOK_SECONDS = 0.2
 """How often those are looked for who have to end before a table can be read."""
 
-Key = tuple[Any, ...]
-
 
 class Waiting:
     """A chunk that was read, and what was delivered since that it has not seen."""
 
     def __init__(self, copy: TableCopy, chunk: Chunk, rows: list[pa.RecordBatch], seen: ExportedSnapshot) -> None:
         self.copy, self.chunk, self.rows, self.seen = copy, chunk, rows, seen
-        self._changed: set[Key] = set()
-        self._is_cleared = False
+        self.newer = Newer(copy.schema)
 
     def observe(self, source: Source, stretch: Stretch) -> None:
         """Transactions that are handed out before the chunk is."""
-        schema = self.copy.schema
-        for changes in stretch.of_table(schema.table):
-            newer = changes.keep(source.unseen(changes, self.seen.visibility))
-            if not len(newer):
-                continue
-            self._is_cleared |= bool((newer.op == Op.TRUNCATE).any())
-            for rows in (newer.after, newer.before):
-                self._changed |= set(keys_of(rows, newer.schema, schema.key))
+        for changes in stretch.of_table(self.copy.schema.table):
+            self.newer.learn(changes.keep(source.unseen(changes, self.seen.visibility)))
 
     def left(self) -> tuple[pa.RecordBatch, ...]:
         """The rows that nobody has delivered a newer state of."""
-        if self._is_cleared:
-            return ()
-        if not self._changed:
-            return tuple(rows for rows in self.rows if rows.num_rows)
-        found = []
-        for rows in self.rows:
-            keys = keys_of(rows, self.copy.schema, self.copy.schema.key)
-            mask = np.fromiter((key not in self._changed for key in keys), np.bool_, rows.num_rows)
-            found.append(rows.filter(pa.array(mask)))
-        return tuple(rows for rows in found if rows.num_rows)
+        return tuple(left for rows in self.rows for left in self.newer.left(rows))
 
 
 class Incremental:
-    """Used by the thread that polls. `save` makes a changed copy durable."""
+    """Used by the thread that polls."""
 
-    def __init__(self, source: Source, chunk_bytes: int, save: Callable[[TableCopy], None]) -> None:
-        self._source, self._chunk_bytes, self._save = source, chunk_bytes, save
+    def __init__(self, source: Source, chunk_bytes: int, ledger: Ledger) -> None:
+        self._source, self._chunk_bytes, self._ledger = source, chunk_bytes, ledger
+        self._reading: tuple[TableCopy, Partial] | None = None  # the copy under way, and rows delivered in part since
         self._waiting: Waiting | None = None
         self._unshown: list[pa.RecordBatch] = []  # transactions that were delivered, and that some may not see yet
         self._settled: dict[tuple[str, int], set[str]] = {}  # snapshots, and for whose end they wait
@@ -82,24 +64,42 @@ class Incremental:
         self._unshown += [part.piece.transactions for part in stretch.parts]
         if self._waiting is not None:
             self._waiting.observe(self._source, stretch)
+        if self._reading is not None:
+            copy, partial = self._reading
+            for changes in stretch.of_table(copy.schema.table):
+                partial.learn(changes)
+            if partial:
+                self._ledger.mark_partial(copy.schema.table)
 
     def next(self, checkpoint: Checkpoint, border: str) -> ReadChunk | None:
         """A chunk to be handed out now that the stream is at `border`; None if there is none, or not yet."""
         copy = next((each for each in checkpoint.copies if not each.visibility and not each.is_paused), None)
         if copy is None:
-            self._waiting = None
+            self._waiting = self._reading = None
             self._unshown.clear()
+            return None
+        if self._must_begin_again(copy):
+            self._begin_again(copy)
             return None
         try:
             self._read_ahead(copy)
         except TableRewritten:
-            again = msgspec.structs.replace(copy, left=(), chunks=0, generation=copy.generation + 1)
-            self._save(again)
+            self._begin_again(copy)
         except SourceUnavailable:
             return None
-        return self._due(border)
+        return self._due(border, checkpoint.tables)
 
-    def _due(self, border: str) -> ReadChunk | None:
+    def _must_begin_again(self, copy: TableCopy) -> bool:
+        """Rows were delivered in part that this process knows nothing of; or a chunk has columns that are no more."""
+        is_ours = self._reading is not None and _is_same(self._reading[0], copy)
+        return (copy.is_partial and not is_ours) or (self._waiting is not None and self._waiting.newer.is_altered)
+
+    def _begin_again(self, copy: TableCopy) -> None:
+        self._waiting = self._reading = None
+        again = {"left": (), "chunks": 0, "generation": copy.generation + 1, "is_partial": False}
+        self._ledger.save_copy(msgspec.structs.replace(copy, **again))
+
+    def _due(self, border: str, known: Mapping[str, str]) -> ReadChunk | None:
         waiting = self._waiting
         if waiting is None or not self._source.reached(border, waiting.seen.position):
             return None
@@ -112,6 +112,7 @@ class Incremental:
             transactions=self._source.transaction_columns,
             is_first=len(copy.left) == copy.chunks,
             is_last=len(copy.left) == 1,
+            is_news=is_news(dict(known), copy.schema),
         )
         return ReadChunk(copy, waiting.chunk, reads)
 
@@ -124,14 +125,20 @@ class Incremental:
             return
         if not copy.chunks:
             copy = self._planned(copy)
+        if self._reading is None or not _is_same(self._reading[0], copy):
+            self._reading = copy, Partial(copy.schema)
+        partial = self._reading[1]
         with self._source.export_snapshot() as snapshot:
             chunk = copy.left[0]
-            self._waiting = Waiting(copy, chunk, self._rows(copy, chunk, snapshot.id), snapshot)
+            rows = self._rows(copy, chunk, snapshot.id)
+            if len(copy.left) == 1 and not copy.where:
+                rows += partial.read(self._source.read_rows)
+            self._waiting = Waiting(copy, chunk, rows, snapshot)
         failpoints.reached("embedded-chunk-waits")
 
     def _is_waiting_for(self, copy: TableCopy) -> bool:
         waiting = self._waiting
-        return waiting is not None and bool(copy.left) and (waiting.copy, waiting.chunk) == (copy, copy.left[0])
+        return waiting is not None and copy.left[:1] == (waiting.chunk,) and _is_same(waiting.copy, copy)
 
     def _rows(self, copy: TableCopy, chunk: Chunk, snapshot: str) -> list[pa.RecordBatch]:
         if copy.where:
@@ -144,7 +151,7 @@ class Incremental:
             facts = self._facts_of(copy)
             chunks = tuple(self._source.plan_snapshot(facts, self._chunk_bytes))
         planned = msgspec.structs.replace(copy, schema=facts, left=chunks, chunks=len(chunks))
-        self._save(planned)
+        self._ledger.save_copy(planned)
         return planned
 
     def _facts_of(self, copy: TableCopy) -> TableSchema:
@@ -175,15 +182,5 @@ class Incremental:
         return True
 
 
-def keys_of(rows: pa.RecordBatch, schema: TableSchema, key: Iterable[str]) -> list[Key]:
-    """The keys of rows, as values that can be compared. A table whose key was renamed has none of that name."""
-    columns = {column.name: column for column in schema.columns}
-    if not rows.num_rows or any(name not in columns for name in key):
-        return []
-    found = [[_comparable(v) for v in values_of(rows.column(name), columns[name].type)] for name in key]
-    return list(zip(*found, strict=True))
-
-
-def _comparable(value: Any) -> Any:
-    """A NaN is a NaN here, and what has parts is its text."""
-    return repr(value) if isinstance(value, dict | list) or value != value else value
+def _is_same(one: TableCopy, other: TableCopy) -> bool:
+    return (one.schema.table, one.generation) == (other.schema.table, other.generation)

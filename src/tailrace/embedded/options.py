@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from enum import StrEnum
 
 import msgspec
@@ -24,6 +25,7 @@ class Options(msgspec.Struct, frozen=True):
     """`max_bytes` bounds what is held in memory of what was read and not acknowledged, as the source sent it."""
 
     name: str = "embedded"
+    tables: tuple[str, ...] = ()
     snapshot: SnapshotMode = SnapshotMode.INITIAL
     transactions: Transactions = Transactions.WHOLE
     max_bytes: int = 64 * MIB
@@ -31,6 +33,12 @@ class Options(msgspec.Struct, frozen=True):
     messages: bool = False
     stall_seconds: float = 30.0
     """How long a consumer, or the source, may do nothing that it should do before `status` calls the stream stalled."""
+
+    @property
+    def asked(self) -> str:
+        """What decides which events of a transaction there are, in a few characters."""
+        told = msgspec.json.encode([self.tables, self.messages])
+        return hashlib.blake2b(told, digest_size=8).hexdigest()
 
     @property
     def batch_bytes(self) -> int:

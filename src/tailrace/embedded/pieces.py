@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
-from tailrace.model.frames import Frames
+from tailrace.model.frames import Definition, Frames
 from tailrace.model.watermark import SourceIdentity
 
 
@@ -49,6 +49,7 @@ class Piece:
     has_messages: bool  # of applications
     kept: Kept
     in_memory: bool
+    definitions: tuple[Definition, ...] = ()
 
     def up_to(self, offset: int) -> Piece:
         """Without what lies behind an offset: it will come again."""

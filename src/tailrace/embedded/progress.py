@@ -27,7 +27,7 @@ def passed(source: Source, before: Checkpoint, place: Place, identity: SourceIde
 
 def is_over(source: Source, copy: TableCopy, position: str) -> bool:
     """All its chunks are acknowledged, and the stream is past what its snapshot saw."""
-    if copy.left or not copy.chunks:
+    if copy.left or copy.moved or not copy.chunks:
         return False
     return not copy.until or source.reached(position, copy.until)
 
@@ -51,6 +51,7 @@ def chunk_done(before: Checkpoint, copy: TableCopy, chunk: Chunk, rows: int, tab
     now = msgspec.structs.replace(
         present,
         left=tuple(each for each in present.left if each.number != chunk.number),
+        moved=tuple(each for each in copy.moved if each.number != chunk.number),
         rows=present.rows + rows,
     )
     return with_copy(msgspec.structs.replace(before, tables=before.tables | tables), now)
@@ -59,7 +60,7 @@ def chunk_done(before: Checkpoint, copy: TableCopy, chunk: Chunk, rows: int, tab
 def with_copy(before: Checkpoint, copy: TableCopy) -> Checkpoint:
     """With a table's copy in the place of the one that it had; without one that is over and has no use any more."""
     others = tuple(each for each in before.copies if each.schema.table != copy.schema.table)
-    is_done = bool(copy.chunks) and not copy.left and not copy.until
+    is_done = bool(copy.chunks) and not (copy.left or copy.moved or copy.until)
     return msgspec.structs.replace(
         before,
         copies=others if is_done else (*others, copy),

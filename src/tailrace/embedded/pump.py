@@ -14,17 +14,21 @@ from contextlib import suppress
 from tailrace import failpoints
 from tailrace.embedded.buffer import Buffer
 from tailrace.embedded.options import Options
-from tailrace.errors import SourceUnavailable, TailraceError
+from tailrace.errors import SourceUnavailable, StateError, TailraceError
 from tailrace.model.backoff import Backoff
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import SourceIdentity
 from tailrace.sources.base import Capture, Source
 
 POLL_SECONDS = 0.2
+SOUND_SECONDS = 10.0
+"""A stream that was lost is well again once something came of it, or when it has lasted so long."""
 TAKE_BYTES = 2 << 20
 TAKE_SECONDS = 0.02
 """A piece of the stream is taken when it has so much, or, where the consumer waits for it, after so long: many small
 ones cost more."""
+FLOOD_BYTES, FLOOD_SECONDS = 32 << 10, 0.1
+"""Where so much comes meanwhile, it is a backlog, of which larger pieces are worth a longer wait."""
 
 
 class Wake:
@@ -75,7 +79,8 @@ class Pump:
         self.trouble: TailraceError | None = None  # why the source can not be read at the moment
         self.trouble_since = 0.0
         self.remarks: list[str] = []
-        self._taken_at = time.monotonic()
+        self._taken_at = self._opened_at = time.monotonic()
+        self._lost_at = ""  # where the stream was when it was lost
         self._thread = threading.Thread(target=self._run, name=f"tailrace {options.name}", daemon=True)
 
     def start(self) -> None:
@@ -89,7 +94,10 @@ class Pump:
         """What was acknowledged is passed on first."""
         self._stopping.set()
         self.wake()
-        self._thread.join(seconds)
+        if self._thread.ident is None:  # it was never started
+            self._close_capture()
+        else:
+            self._thread.join(seconds)
         if not self._thread.is_alive():
             self._wake.close()
 
@@ -117,6 +125,8 @@ class Pump:
                     self._pump(backoff)
                 except OSError as error:
                     self._recover(SourceUnavailable(f"the stream was lost: {error}"), backoff)
+                except StateError:  # the spool's: nothing that the source could mend
+                    raise
                 except TailraceError as error:
                     self._recover(error, backoff)
             self._tell_source()
@@ -140,12 +150,18 @@ class Pump:
             self._wake.hear()
             self._tell_source()
             self.remarks += capture.remarks()
-            self.trouble = None
-            backoff.reset()
+            if self.trouble is not None and self._is_well():
+                self.trouble = None
+                backoff.reset()
+
+    def _is_well(self) -> bool:
+        """One that is lost again and again at the same place is not: it would be tried for ever in silence."""
+        return self._buffer.position != self._lost_at or time.monotonic() - self._opened_at >= SOUND_SECONDS
 
     def _take_if_due(self, *, is_quiet: bool) -> None:
         now, pending = time.monotonic(), self._capture.pending_bytes
-        is_awaited = self._buffer.is_hungry and now - self._taken_at >= TAKE_SECONDS
+        patience = FLOOD_SECONDS if pending >= FLOOD_BYTES else TAKE_SECONDS
+        is_awaited = self._buffer.is_hungry and now - self._taken_at >= patience
         if pending < TAKE_BYTES and not is_quiet and not is_awaited:
             return
         self._taken_at = now
@@ -183,7 +199,7 @@ class Pump:
             raise error
         while not self._stopping.is_set():
             if self.trouble is None:
-                self.trouble_since = time.monotonic()
+                self.trouble_since, self._lost_at = time.monotonic(), self._buffer.position
             self.trouble = error
             self._close_capture()
             if self._stopping.wait(backoff.wait()):
@@ -203,6 +219,7 @@ class Pump:
         position = self._buffer.position
         self._capture = self._source.capture(position, first, self._described, self.identity, messages=self._messages)
         self.told = ""
+        self._opened_at = time.monotonic()
 
     def _close_capture(self) -> None:
         with suppress(OSError, TailraceError):  # it is gone already

@@ -21,7 +21,8 @@ READ = "read"
 class Reads:
     """`position` is what the rows' snapshot saw. `truncates`: what was read of the table before is void.
 
-    `is_first` and `is_last` are of the chunk in its table's snapshot, which has the number `generation`.
+    `is_first` and `is_last` are of the chunk in its table's snapshot, which has the number `generation`. `is_news`: the
+    table was delivered with other columns before, which is told first.
     """
 
     schema: TableSchema
@@ -32,10 +33,16 @@ class Reads:
     truncates: bool = False
     is_first: bool = False
     is_last: bool = False
+    is_news: bool = False
 
     @property
     def count(self) -> int:
+        """The rows."""
         return sum(each.num_rows for each in self.rows)
+
+    def __len__(self) -> int:
+        """The events."""
+        return self.count + self.truncates + self.is_news
 
     def arrow(self) -> Iterator[tuple[str, pa.RecordBatch]]:
         if self.truncates:
@@ -55,8 +62,9 @@ class Reads:
 
     def events(self) -> Iterator[Event]:
         schema, table, left = self.schema, self.schema.table, self.count
-        if self.truncates:
-            yield Event(EventOp.TRUNCATE, table, None, None, None, self.position, None, None, schema=schema)
+        heads = [EventOp.SCHEMA] * self.is_news + [EventOp.TRUNCATE] * self.truncates
+        for op in heads:
+            yield Event(op, table, None, None, None, self.position, None, None, schema=schema)
         marks = {0: "first"} if self.is_first else {}
         at = 0
         for batch in self.rows:
@@ -70,17 +78,19 @@ class Reads:
                 at += 1
 
     def survey(self) -> Survey:
-        return Survey(self.count + self.truncates, {self.schema.table: version_of(self.schema)})
+        return Survey(len(self), {self.schema.table: version_of(self.schema)})
 
     def rest(self, count: int) -> Reads:
         """What follows the first `count` events; there is something."""
-        left = count - self.truncates
+        truncates = self.truncates and count <= self.is_news  # only its columns were told
+        left = consumed = max(count - self.is_news - self.truncates, 0)
         rows: list[pa.RecordBatch] = []
         for batch in self.rows:
             if left < batch.num_rows:
-                rows.append(batch.slice(max(left, 0)))
+                rows.append(batch.slice(left))
             left -= min(left, batch.num_rows)
-        return replace(self, rows=tuple(rows), truncates=False, is_first=self.is_first and left < 0)
+        is_first = self.is_first and not consumed
+        return replace(self, rows=tuple(rows), truncates=truncates, is_news=False, is_first=is_first)
 
 
 def _nothing(schema: TableSchema, count: int) -> pa.RecordBatch:

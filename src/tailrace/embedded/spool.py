@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
+import weakref
 
 import msgspec
 
@@ -24,22 +25,25 @@ class Spooled(msgspec.Struct, frozen=True, eq=False):
     name: SegmentName
     start: int
     bytes: int
+    number: int
 
     def frames(self) -> Frames:
         return segment.read_from(_Window(self.spool, self.start, self.bytes), self.name)[1]
 
     def free(self) -> None:
-        self.spool.free()
+        self.spool.free(self.number)
 
 
 class Spool:
-    """One file, made when it is first needed. It is emptied once nobody needs anything of it."""
+    """One file, made when it is first needed. It is emptied once nobody needs anything of it, and closed with us."""
 
     def __init__(self, folder: str | None = None) -> None:
         self._folder = folder
         self._lock = threading.Lock()
         self._descriptor: int | None = None
-        self._end = self._users = 0
+        self._end = 0
+        self._users: set[int] = set()  # their numbers
+        self._written = 0
 
     @property
     def size(self) -> int:
@@ -58,31 +62,28 @@ class Spool:
                     f"a large transaction can not be spooled: {error}",
                     hint="make room in the folder for temporary files (TMPDIR), or allow transactions='split'",
                 ) from error
-            self._users += 1
-            return Spooled(self, name, start, self._end - start)
+            self._written += 1
+            self._users.add(self._written)
+            return Spooled(self, name, start, self._end - start, self._written)
 
     def read(self, size: int, at: int) -> bytes:
         assert self._descriptor is not None
         return os.pread(self._descriptor, size, at)
 
-    def free(self) -> None:
+    def free(self, number: int) -> None:
+        """May be said twice."""
         with self._lock:
-            self._users -= 1
+            self._users.discard(number)
             if not self._users and self._descriptor is not None:
                 os.ftruncate(self._descriptor, 0)
                 self._end = 0
-
-    def close(self) -> None:
-        with self._lock:
-            if self._descriptor is not None:
-                os.close(self._descriptor)
-                self._descriptor = None
 
     def _file(self) -> int:
         if self._descriptor is None:
             descriptor, path = tempfile.mkstemp(prefix="tailrace-spool-", dir=self._folder)
             os.unlink(path)
             self._descriptor = descriptor
+            weakref.finalize(self, os.close, descriptor)
         return self._descriptor
 
 

@@ -10,6 +10,7 @@ import msgspec
 from tailrace.embedded.control import Progress, progress_of
 from tailrace.embedded.feed import Feed
 from tailrace.embedded.states import State
+from tailrace.embedded.waiting import Waiting
 from tailrace.model.checkpoint import Checkpoint
 from tailrace.sources.base import Source
 
@@ -71,6 +72,8 @@ class Signs(msgspec.Struct, frozen=True):
     error: str = ""  # why no more will come
     trouble: str = ""  # why the source can not be read at the moment
     trouble_seconds: float = 0.0
+    waits_for: str = ""  # whom its start has to wait for
+    waits_seconds: float = 0.0
     untold_seconds: float | None = None  # a checkpoint is durable, and the source does not hear of it
     unpolled_seconds: float | None = None  # there is something to take, and nobody takes it
     unacknowledged_seconds: float | None = None
@@ -85,6 +88,7 @@ def health_of(signs: Signs, stall_seconds: float) -> tuple[Health, str]:
         return Health.STALLED, signs.error
     waits = {
         f"the source can not be read: {signs.trouble}": signs.trouble_seconds if signs.trouble else None,
+        f"it has not begun yet: {signs.waits_for}": signs.waits_seconds if signs.waits_for else None,
         "a checkpoint is durable, and the source could not be told": signs.untold_seconds,
         "there are changes, and nobody polls": signs.unpolled_seconds,
         "a batch was polled, and nobody acknowledges it": signs.unacknowledged_seconds,
@@ -104,12 +108,15 @@ def status_of(
     moments: Moments,
     now: float,
     stall_seconds: float,
+    waiting: Waiting,
 ) -> Status:
     live = None if feed is None else feed.live
-    health, reason = health_of(_signs(state, in_flight, feed, moments, now), stall_seconds)
+    health, reason = health_of(_signs(state, in_flight, feed, moments, now, waiting), stall_seconds)
     position = "" if checkpoint is None else checkpoint.position
     received = position if live is None else live.buffer.received
-    troubles = [] if live is None else [f"{table}: {why}" for table, why in live.watch.troubles.items()]
+    troubles = (
+        [] if live is None else [f"{table}: {why}" for table, why in (live.watch.remarks | live.watch.troubles).items()]
+    )
     return Status(
         state=state,
         health=health,
@@ -130,7 +137,9 @@ def status_of(
     )
 
 
-def _signs(state: State, in_flight: bool, feed: Feed | None, moments: Moments, now: float) -> Signs:
+def _signs(state: State, in_flight: bool, feed: Feed | None, moments: Moments, now: float, waiting: Waiting) -> Signs:
+    if waiting.words:
+        return Signs(state, waits_for=waiting.words, waits_seconds=time.monotonic() - waiting.since, has_work=True)
     if feed is None or feed.live is None:
         return Signs(state, has_work=in_flight or (feed is not None and feed.is_copying))
     buffer, pump = feed.live.buffer, feed.live.pump

@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -25,10 +26,13 @@ from tailrace.embedded.deliveries import Delivery
 from tailrace.embedded.feed import Feed
 from tailrace.embedded.ledger import Ledger
 from tailrace.embedded.options import Options
+from tailrace.embedded.remembering import Remembering
 from tailrace.embedded.requests import Requests
 from tailrace.embedded.states import Life, State
 from tailrace.embedded.status import Moments, Status, status_of
-from tailrace.errors import CheckpointTaken, Misuse
+from tailrace.embedded.waiting import Waiting
+from tailrace.errors import CheckpointTaken, Misuse, TailraceError
+from tailrace.history.schema_history import HistoryStore, SchemaHistory
 from tailrace.model.checkpoint import Checkpoint
 from tailrace.sources.base import Source
 
@@ -40,11 +44,18 @@ TICK_SECONDS = 0.5
 STOP_SECONDS = 10.0
 
 
-class Within(msgspec.Struct, frozen=True):
-    """An acknowledgement that counts once the consumer's own transaction is committed."""
+class Asked(msgspec.Struct, frozen=True, eq=False):
+    """An acknowledgement: it counts once `after` is in the store.
 
+    With a `connection` that is when the consumer's own transaction on it is committed.
+    """
+
+    batch: Batch
+    prefix: int | None
+    delivery: Any  # a Delivery
     after: Checkpoint
-    rest: Any  # a Delivery: what is left
+    rest: Any  # a Delivery, or None: what is left
+    connection: Any = None
 
 
 class Stream:
@@ -60,22 +71,31 @@ class Stream:
         kind: str,
         options: Options = DEFAULTS,
         clock: Callable[[], float] = time.monotonic,
+        history: HistoryStore | None = None,
+        *,
+        owns_store: bool = False,
     ) -> None:
         self._source, self.options, self._clock = source, options, clock
-        self._ledger = Ledger(store, options.name)
+        self._ledger = Ledger(store, options.name, is_owned=owns_store)
         self._copying = Copying(source, options.chunk_bytes)
-        self._beginning = Beginning(source, store, kind, options, self._copying)
+        self._waiting = Waiting(options.name)
+        self._beginning = Beginning(source, store, kind, options, self._copying, self._waiting)
         self._requests = Requests(self._ledger)
         self._life = Life()
         self._pid = os.getpid()
         self._polling = threading.Lock()
         self._poller: int | None = None  # the thread that polls
+        self._starter: int | None = None  # the thread that starts it
         self._is_stop_wanted = False
         self._feed: Feed | None = None
+        self._abandon: weakref.finalize[Any, Any] | None = None  # what becomes of it if we are forgotten
         self._outstanding: Delivery | None = None
         self._batch: Batch | None = None  # the one that can be acknowledged
-        self._within: Within | None = None
+        self._saving: Asked | None = None  # until it is known to be saved, and all that follows from it is done
+        self._within: Asked | None = None
+        self._doubtful: list[Asked] = []  # of the same batch, not committed when it was looked: it may be yet
         self._moments = Moments()
+        self._history_store, self._remembering = history, cast(Remembering | None, None)
         self._asynchronous: AsyncStream
 
     # --- its life
@@ -93,23 +113,47 @@ class Stream:
         """What was acknowledged."""
         return self._ledger.checkpoint
 
+    @property
+    def history(self) -> SchemaHistory:
+        """The versions of all tables that were delivered; to be read by any thread, also when it is stopped."""
+        if self._remembering is None:
+            raise Misuse("the stream has no schema history", hint="capture(…, history='history.json'), and start it")
+        return self._remembering.history
+
     def start(self) -> Self:
         """Go on at the checkpoint; where there is none, begin. Raises what makes that impossible."""
         self._pid = os.getpid() if self.state is State.IDLE else self._pid
         self._check_process()
         self._life.move(State.RUNNING)
+        with self._polling:
+            self._waiting.begin()
+            self._starter = threading.get_ident()
+            try:
+                self._begin()
+            finally:
+                self._starter = None
+        return self
+
+    def _begin(self) -> None:
         try:
-            self._ledger.store.claim(self.name)
+            self._ledger.claim()
+            if self._history_store is not None:
+                self._remembering = Remembering(self._history_store, self._source)
             begun = self._beginning.begin()
             self._ledger.note(begun.checkpoint)
             self._feed = Feed(self._source, self.options, self._ledger, begun, self._beginning, self._copying)
+            self._moments = Moments(started=self._clock())
+            self._feed.start()
+            self._abandon = weakref.finalize(self, self._feed.abandon)
+            self._abandon.atexit = False
+            if self._waiting.is_over:
+                raise Misuse("the stream was stopped while it was started")
         except BaseException:
             self._life.move(State.STOPPING)
             self._close()
             raise
-        self._moments = Moments(started=self._clock())
-        self._feed.start()
-        return self
+        finally:
+            self._waiting.end()
 
     def __enter__(self) -> Self:
         return self.start() if self.state in (State.IDLE, State.STOPPED) else self
@@ -117,31 +161,50 @@ class Stream:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """What is not acknowledged comes again at the next start."""
-        self.stop(force=True)
+        self.close()
+
+    def give_up(self) -> None:
+        """A start that waits for somebody ends at once, with an error; otherwise nothing is done. For any thread."""
+        if self._starter is not None:
+            self._waiting.is_over = True
+
+    def close(self) -> None:
+        """End it, whatever is pending: what is not acknowledged comes again at the next start."""
+        self._stop(force=True, returns=False)
 
     def stop(self, *, force: bool = False) -> list[Batch]:
         """End it. Refused while something is unacknowledged; with `force` that is returned, and what follows it.
 
         In order; none of it can be acknowledged any more, and all of it comes again at the next start.
         """
+        return self._stop(force=force, returns=force)
+
+    def _stop(self, *, force: bool, returns: bool) -> list[Batch]:
         self._check_process()
         if self.state is State.STOPPED:
             return []
         if self.state is State.IDLE:
             raise Misuse("the stream was not started")
+        if self._starter is not None:
+            self._waiting.is_over = True
+            if self._starter == threading.get_ident():  # a signal came
+                return []
+            with self._polling:
+                pass
+            return self._stop(force=force, returns=returns)
         if self._poller == threading.get_ident():  # a signal came while it waits: it ends by itself
             self._is_stop_wanted = True
             return []
         with self._ledger.lock:
-            self._settle()
+            with suppress(*((TailraceError,) if force else ())):  # who knows: the next start looks at the store
+                self._settle()
             self._refuse_unacknowledged(force=force)
             if self.state is State.RUNNING:
                 self._life.move(State.STOPPING)
         if self._feed is not None:
             self._feed.tell()
         with self._polling:
-            return [] if self._feed is None else self._end(self._feed, force=force)
+            return [] if self._feed is None else self._end(self._feed, returns=returns)
 
     def _refuse_unacknowledged(self, *, force: bool) -> None:
         if self._outstanding is None or force:
@@ -152,32 +215,46 @@ class Stream:
             hint="acknowledge it first, or stop(force=True): it comes again at the next start",
         )
 
-    def _end(self, feed: Feed, *, force: bool) -> list[Batch]:
+    def _end(self, feed: Feed, *, returns: bool) -> list[Batch]:
         pending: list[Delivery] = []
         try:
             if self._outstanding is None:
                 feed.save_silent(at_once=True)
             feed.stop(STOP_SECONDS)
-            if force:
+            if returns:
                 pending = self._pending(feed)
         finally:
             self._close()
         return [Batch(self, each.content, each.position) for each in pending]
 
     def _pending(self, feed: Feed) -> list[Delivery]:
-        found: list[Delivery] = [] if self._outstanding is None else [self._outstanding]
-        if not feed.is_copying and (feed.live is None or feed.live.buffer.error is None):
-            found += iter(feed.next_stretch, None)
+        found: list[Delivery] = []
+        if self._outstanding is not None:
+            feed.took()
+            found.append(self._outstanding)
+        if feed.is_copying or (feed.live is not None and feed.live.buffer.error is not None):
+            return found
+        while (delivery := feed.next_stretch()) is not None:
+            feed.took()
+            found.append(delivery)
         return found
 
     def _close(self) -> None:
-        if self._feed is not None:
-            self._feed.stop(STOP_SECONDS)
-        self._copying.close()
-        self._feed = self._outstanding = self._batch = self._within = None
-        self._ledger.store.release(self.name)
-        self._is_stop_wanted = False
-        self._life.move(State.STOPPED)
+        """Whatever fails on the way, nothing is held afterwards, and it can be started again."""
+        feed, self._feed = self._feed, None
+        if self._abandon is not None:
+            self._abandon.detach()
+        self._outstanding = self._batch = self._saving = self._within = None
+        self._doubtful = []
+        with ExitStack() as ending:  # the last one first
+            ending.callback(self._life.move, State.STOPPED)
+            ending.callback(self._ledger.release)
+            if self._remembering is not None:
+                ending.callback(self._remembering.history.close)
+            ending.callback(self._copying.close)
+            if feed is not None:
+                ending.callback(feed.stop, STOP_SECONDS)
+            self._is_stop_wanted = False
 
     def drain(self) -> Iterator[Batch]:
         """Read nothing more from the source; the batches that are left, each to be acknowledged, and then it stops."""
@@ -201,7 +278,7 @@ class Stream:
         self._check_process()
         self._life.require(State.IDLE, State.STOPPED)
         dropped = self._source.drop()
-        return [*dropped, f"checkpoint {self.name}"] if self._ledger.store.delete(self.name) else dropped
+        return [*dropped, f"checkpoint {self.name}"] if self._ledger.delete() else dropped
 
     # --- taking
 
@@ -216,10 +293,16 @@ class Stream:
         stream, once all that came before is delivered.
         """
         deadline = None if timeout is None else self._clock() + timeout
-        with self._alone():
-            batch = self._polled(deadline)
+        self._check_process()
+        self._refuse_second_thread()
+        with self._polling:  # the lock itself: a signal leaves it as it was, whenever it comes
+            try:
+                self._poller = threading.get_ident()
+                batch = self._polled(deadline)
+            finally:
+                self._poller = None
         if self._is_stop_wanted:
-            self.stop(force=True)
+            self.close()
             return None
         return batch
 
@@ -230,13 +313,22 @@ class Stream:
         assert self._feed is not None
         with self._ledger.lock:
             self._settle()
-        if self._outstanding is None:
-            found = self._next(self._feed, deadline)
-            with self._ledger.lock:
-                self._outstanding, self._moments.delivered = found, self._clock()
-        if self._outstanding is None:
-            return None
-        self._batch = Batch(self, self._outstanding.content, self._outstanding.position)
+        while True:
+            if self._outstanding is None:
+                found = self._next(self._feed, deadline)
+                with self._ledger.lock:
+                    self._outstanding, self._moments.delivered = found, self._clock()
+                if found is None:
+                    return None
+            with self._ledger.lock:  # it may be acknowledged meanwhile, by another thread that had it before
+                if self._outstanding is not None:
+                    return self._handed_out(self._feed, self._outstanding)
+
+    def _handed_out(self, feed: Feed, delivery: Delivery) -> Batch:
+        feed.took()
+        if self._remembering is not None:
+            self._remembering.remember(delivery, self.checkpoint.position)
+        self._batch = Batch(self, delivery.content, delivery.position)
         return self._batch
 
     def _next(self, feed: Feed, deadline: float | None) -> Delivery | None:
@@ -257,19 +349,10 @@ class Stream:
         """Nothing will come any more: it stops, or there is no stream and all tables are read."""
         return self.state is not State.RUNNING or (self._feed is not None and self._feed.is_over)
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        self._check_process()
-        if not self._polling.acquire(blocking=False):
-            if self._poller is not None or self.state is State.RUNNING:
-                raise Misuse("two threads poll the stream at once", hint="one thread polls; give others its batches")
-            self._polling.acquire()  # another thread stops it: wait for that
-        self._poller = threading.get_ident()
-        try:
-            yield
-        finally:
-            self._poller = None
-            self._polling.release()
+    def _refuse_second_thread(self) -> None:
+        """One that stops the stream is waited for."""
+        if self._polling.locked() and (self._poller is not None or self.state is State.RUNNING):
+            raise Misuse("two threads poll the stream at once", hint="one thread polls; give others its batches")
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
@@ -284,17 +367,35 @@ class Stream:
         """`Batch.ack` calls it."""
         self._check_process()
         with self._ledger.lock:
+            if self._was_saved(batch, prefix):
+                return
             delivery = self._require_outstanding(batch)
             after, rest = self._accepting(delivery, batch, prefix)
+            asked = Asked(batch, prefix, delivery, after, rest, within)
             failpoints.reached("embedded-before-checkpoint")
             if within is None:
+                self._saving = asked
                 self._ledger.save(after)
                 failpoints.reached("embedded-checkpoint-saved")
-                self._accept(rest)
+                self._accept(asked)
             else:
-                self._transactional.save_within(within, self.name, after)
-                failpoints.reached("embedded-checkpoint-saved")
-                self._within, self._batch = Within(after, rest), None
+                self._acknowledge_within(asked)
+
+    def _was_saved(self, batch: Batch, prefix: int | None) -> bool:
+        """Whether this is one that was broken off, asked for again, and was saved all the same."""
+        asked = self._settle_saving()
+        return asked is not None and asked.batch is batch and asked.prefix == prefix
+
+    def _acknowledge_within(self, asked: Asked) -> None:
+        """Whatever breaks it off, the store is asked before anything else comes: it may be committed all the same."""
+        store = self._transactional
+        self._within, self._batch = asked, None
+        try:
+            store.save_within(asked.connection, self.name, asked.after)
+        except Exception:  # the store has written nothing
+            self._within, self._batch = None, asked.batch
+            raise
+        failpoints.reached("embedded-checkpoint-saved")
 
     @property
     def _transactional(self) -> TransactionalStore:
@@ -322,27 +423,55 @@ class Stream:
             return delivery.whole(self.checkpoint, batch.survey), None
         return delivery.first(self.checkpoint, prefix)
 
-    def _accept(self, rest: Delivery | None) -> None:
-        """An acknowledgement is durable."""
-        delivery, self._outstanding = self._outstanding, rest
-        assert delivery is not None
+    def _accept(self, asked: Asked) -> None:
+        """An acknowledgement is durable. A signal may break this off: it is done again then, and does the same."""
         assert self._feed is not None
-        self._batch = self._within = None
+        self._feed.accepted(asked.delivery, asked.rest)
         self._moments.acknowledged = self._clock()
-        self._feed.accepted(delivery, rest)
+        self._outstanding, self._doubtful = asked.rest, []  # without a call up to the end: no signal comes in between
+        self._batch = self._saving = self._within = None
+
+    def _settle_saving(self) -> Asked | None:
+        """Look whether an acknowledgement was saved that a signal, or the store's trouble, has broken off."""
+        asked = self._saving
+        if asked is None:
+            return None
+        if self._ledger.store.load(self.name) != asked.after:
+            self._saving = None  # it comes again
+            return None
+        self._ledger.note(asked.after)
+        self._accept(asked)
+        return asked
 
     def _settle(self) -> None:
-        """Look whether the transaction was committed that the last acknowledgement was a part of."""
-        if self._within is None:
+        """Look whether the transaction was committed that the last acknowledgement was a part of.
+
+        One whose connection was lost may be committed long after: until then the batch comes again.
+        """
+        self._settle_saving()
+        if self._within is None and not self._doubtful:
             return
         within, found = self._within, self._ledger.store.load(self.name)
-        if found == within.after:
-            self._ledger.note(within.after)
-            self._accept(within.rest)
+        if within is not None and found != within.after:
+            self._refuse_open(within)
+            found = self._ledger.store.load(self.name)
+        asked = [*self._doubtful, *([] if within is None else [within])]
+        committed = next((each for each in asked if each.after == found), None)
+        if committed is not None:
+            self._ledger.note(committed.after)
+            self._accept(committed)
         elif found == self.checkpoint:
-            self._within = None  # it comes again
+            self._within, self._doubtful = None, asked  # it comes again
         else:
             raise CheckpointTaken(f"the checkpoint {self.name} is neither what was acknowledged nor what it was before")
+
+    def _refuse_open(self, within: Asked) -> None:
+        """As long as it is open nobody can say whether the batch has to come again: it would be there twice."""
+        if self._transactional.is_open(within.connection):
+            raise Misuse(
+                "the transaction that the last acknowledgement is a part of is still open",
+                hint="commit it, or roll it back, before the next poll",
+            )
 
     # --- snapshots on demand, and how it is
 
@@ -369,7 +498,7 @@ class Stream:
     def status(self) -> Status:
         """How it is. It asks nobody."""
         told = (self._ledger.known, self._feed, self._moments, self._clock(), self.options.stall_seconds)
-        return status_of(self._source, self.state, self._outstanding is not None, *told)
+        return status_of(self._source, self.state, self._outstanding is not None, *told, self._waiting)
 
     # --- async
 

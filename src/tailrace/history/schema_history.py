@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
@@ -20,6 +20,9 @@ from tailrace.model.schema import TableSchema
 Versions = dict[str, list[SchemaVersion]]
 Reached = Callable[[str, str], bool]
 """Whether the first position is at or past the second one."""
+
+Told = tuple[TableSchema, str, datetime]
+"""A version of a table, the position of its first change and when that was committed."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -94,6 +97,33 @@ class SchemaHistory:
             table=table,
         )
 
+    def learn(self, told: Iterable[Told]) -> int:
+        """Versions as a stream delivers them, in its order: the new ones are added, all in one save. Says how many.
+
+        What is delivered again is known, whatever the source makes of it by now: nothing is put before a table's last
+        version. Columns are compared by name, type and key.
+        """
+        with self._lock:
+            versions, added = dict(self._versions), 0
+            for schema, position, at in told:
+                known = versions.get(schema.table, [])
+                if not self._is_known(known, schema, position):
+                    number = known[-1].number + 1 if known else 1
+                    version = SchemaVersion(number, schema, position, _microseconds(at))
+                    versions[schema.table] = self.retention.kept([*known, version], self._now_us())
+                    added += 1
+            if added:
+                self._replace(versions)
+            return added
+
+    def _is_known(self, known: list[SchemaVersion], schema: TableSchema, position: str) -> bool:
+        if not known:
+            return False
+        shape = _shape(schema)
+        if _shape(known[-1].schema) == shape or not self._reached(position, known[-1].position):
+            return True
+        return any(_shape(version.schema) == shape for version in self._at(known, position))
+
     def apply_retention(self, retention: Retention | None = None) -> int:
         """Forget what need not be kept any more; says how many versions that were."""
         with self._lock:
@@ -129,6 +159,11 @@ class SchemaHistory:
         known = self._versions.get(table)
         return known[-1].schema if known else None
 
+    def is_latest(self, schema: TableSchema) -> bool:
+        """Whether the last version of its table has these columns, and this key."""
+        known = self._versions.get(schema.table, [])
+        return bool(known) and _shape(known[-1].schema) == _shape(schema)
+
     def schema_at(self, table: str, *, position: str | None = None, time: datetime | None = None) -> TableSchema | None:
         """The columns that a change at a position has, or one that was committed at a time; one of the two is given."""
         if (position is None) == (time is None):
@@ -150,6 +185,10 @@ class SchemaHistory:
 
     def _now_us(self) -> int:
         return int(self._now() * 1_000_000)
+
+
+def _shape(schema: TableSchema | None) -> object:
+    return schema and ([(column.name, column.type) for column in schema.columns], schema.key)
 
 
 def _microseconds(moment: datetime) -> int:

@@ -2,8 +2,8 @@
 
     {"format":1,"checksum":"…","content":{"public.orders":[{"number":1,"schema":{…},"position":"0/16B3748","at_us":…}]}}
 
-Guarantee of the file: after a crash at any moment it is the old one or the new one. One that is damaged or of a format
-to come is refused. It is for its owner alone, and one process at a time writes it.
+Guarantee of the file: after a crash at any moment it is the old one or the new one. One that is damaged, of a format to
+come, or open to other users is refused. One process at a time writes it, and none over what it has not read.
 """
 
 from __future__ import annotations
@@ -55,19 +55,32 @@ class FileHistory:
         folder, _, self._name = self.path.rpartition("/")
         self._storage = Storage(folder or ".")
         self._lock: Lock | None = None
+        self._seen: bytes | None = None  # the file as we read or wrote it
 
     def load(self) -> Versions:
+        data = self._present()
+        found = {} if data is None else self._read(data)
+        self._seen = data
+        return found
+
+    def _present(self) -> bytes | None:
+        """None if there is no file."""
         try:
-            return self._read(self._storage.read(self._name))
+            if mode := self._storage.mode_for_others(self._name):
+                hint = f"look whether it is still what was written, then: chmod 600 {self.path}"
+                raise StateError(f"the schema history {self.path} is open to other users: mode {mode:04o}", hint=hint)
+            return self._storage.read(self._name)
         except FileNotFoundError:
-            return {}
+            return None
         except OSError as error:
             raise self._storage.trouble(error) from error
 
     def save(self, versions: Versions) -> None:
         content = encode(versions)
         self._hold()
-        self._storage.publish(self._name, encode(Written(FORMAT, _checksum(content), Raw(content))))
+        data = encode(Written(FORMAT, _checksum(content), Raw(content)))
+        self._storage.publish(self._name, data)
+        self._seen = data
 
     def close(self) -> None:
         if self._lock is not None:
@@ -78,8 +91,16 @@ class FileHistory:
         if self._lock is None:
             self._storage.create()
             self._lock = self._storage.lock(f"{self._name}.lock")
+            self._require_unchanged()
         if self._lock is not None:
             self._lock.check()
+
+    def _require_unchanged(self) -> None:
+        """Somebody else may have written between our look and our lock."""
+        if self._present() != self._seen:
+            self.close()
+            hint = "one stream has one history: give each its own, or open this one again"
+            raise StateError(f"the schema history {self.path} was changed since it was read", hint=hint)
 
     def _read(self, data: bytes) -> Versions:
         try:

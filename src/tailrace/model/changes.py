@@ -7,6 +7,7 @@ least), `_unchanged` and `_before`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -33,12 +34,27 @@ OP_NAMES = pa.array([op.name.lower() for op in Op])
 
 
 @dataclass(frozen=True, slots=True)
+class Origins:
+    """What a source calls each of some transactions, where it is in its log, and the offset of its first message.
+
+    Changes that are `late` catch up with a copy of their table: others of the same transaction were told before.
+    """
+
+    ids: Sequence[str]
+    positions: Sequence[str]
+    begins: Integers
+    late: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Changes:
     """Rows in log order, all of one table schema.
 
     `after` is the state after the change; for a delete, what was sent of the old row. `unchanged` marks the cells the
     source did not send. `before` holds one row for each index in `before_rows`: what was sent of the old row. Each
-    change is of the transaction in row `transaction` of `transactions`, whose columns are the source's own.
+    change is of the transaction in row `transaction` of `transactions`, whose columns are the source's own. `origins`
+    are theirs, where changes are on their way into a sink that takes each of them. `table_number` is the place of each
+    change among those of its table in its transaction, from 1, where somebody asked for it.
     """
 
     schema: TableSchema
@@ -50,6 +66,8 @@ class Changes:
     unchanged: Flags | None  # rows x columns; None when all was sent
     before_rows: Integers
     before: pa.RecordBatch
+    origins: Origins | None = None
+    table_number: Integers | None = None
 
     def __len__(self) -> int:
         return len(self.op)
@@ -76,6 +94,8 @@ class Changes:
             unchanged=None if self.unchanged is None else self.unchanged[rows],
             before_rows=renumbered[self.before_rows[kept]],
             before=self.before.filter(pa.array(kept)),
+            origins=self.origins,
+            table_number=None if self.table_number is None else self.table_number[rows],
         )
 
     def slice(self, start: int, stop: int) -> Changes:
@@ -156,16 +176,11 @@ def concat(pieces: list[Changes]) -> Changes:
         offset=np.concatenate([p.offset for p in pieces]),
         transaction=np.concatenate([p.transaction + s for p, s in zip(pieces, before_each, strict=True)]),
         transactions=pa.concat_batches([p.transactions for p in pieces]),
-        after=_concat_batches([p.after for p in pieces]),
+        after=shapes.concat_batches([p.after for p in pieces]),
         unchanged=unchanged,
         before_rows=np.concatenate([p.before_rows + s for p, s in zip(pieces, starts, strict=True)]),
-        before=_concat_batches([p.before for p in pieces]),
+        before=shapes.concat_batches([p.before for p in pieces]),
     )
-
-
-def _concat_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    columns = [shapes.concat([b.column(i) for b in batches]) for i in range(batches[0].num_columns)]
-    return pa.RecordBatch.from_arrays(columns, names=batches[0].schema.names)
 
 
 def refuse_extremes(rows: pa.RecordBatch, schema: TableSchema) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import pyarrow as pa
+
+from tailrace.model.schema import TableSchema
 
 POSTGRES_COPY = "PostgreSQL COPY"
 """The tuples of COPY (FORMAT binary), one after the other."""
@@ -17,3 +21,10 @@ class EncodedRows(msgspec.Struct, frozen=True):
 
 
 Rows = pa.RecordBatch | EncodedRows
+
+ReadRows = Callable[[TableSchema, tuple[str, ...], pa.RecordBatch, tuple[str, ...]], pa.RecordBatch]
+"""`read(table, by, values, columns)`: the rows whose columns `by` have one of these values, each row once.
+
+The values come as text, a string column for each of `by` in its order, and the text of a value of another type is of no
+row. NULL is equal to nothing. What is told of a row are `columns`, and behind them those of `by` that are not there.
+"""

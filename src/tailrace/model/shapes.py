@@ -58,6 +58,14 @@ def concat(arrays: Sequence[pa.Array]) -> pa.Array:
     return pa.concat_arrays(arrays)
 
 
+def concat_batches(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Runs of rows of the same columns, as one."""
+    if len(batches) == 1:
+        return batches[0]
+    columns = [concat([batch.column(index) for batch in batches]) for index in range(batches[0].num_columns)]
+    return pa.RecordBatch.from_arrays(columns, names=batches[0].schema.names)
+
+
 def _with_no_shapes(lists: pa.ListArray) -> pa.StructArray:
     return shaped(lists, pa.nulls(len(lists), pa.string()))
 

@@ -7,6 +7,7 @@ travels as text with the name of its source type, so that a sink which has that 
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 
 import msgspec
@@ -47,6 +48,12 @@ class ColumnType(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     element: ColumnType | None = None  # of an ARRAY
     labels: tuple[str, ...] = ()  # of an ENUM, or of what an OTHER is made of, in words of the source; more may come
     attributes: tuple[str, ...] = ()  # of what an OTHER is made of: with others its values have another text
+
+
+def label_of(label: str) -> str:
+    """A label without the number and the transaction that a source may have put before it."""
+    match = re.fullmatch(r"\d+:\d+:(.*)", label, re.DOTALL)
+    return label if match is None else match[1]
 
 
 TIMETZ = pa.struct([pa.field("microseconds", pa.int64(), False), pa.field("offset_seconds", pa.int32(), False)])

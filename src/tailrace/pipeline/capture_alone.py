@@ -93,7 +93,7 @@ class CaptureAlone:
         begin.say("preparing the replication slot")
         identity = begin.patiently(lambda: continuity.identify([], begin.leave_if_stopping))
         start = begin.patiently(lambda: self.source.prepare(wait, lambda: None))
-        continuity.check(start, [])
+        start = continuity.check(start, [], are_all=False)
         begin.leave_if_stopping()
         supervisor = CaptureSupervisor(Order(self.pipeline, start, identity), self.view.say)
         supervisor.start()

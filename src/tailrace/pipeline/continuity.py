@@ -61,8 +61,11 @@ class Continuity:
             self._refuse_source(sink)
         return self.identity
 
-    def check(self, confirmed: str, sinks: Iterable[Sink]) -> str:
-        """Refuse to go on where something is gone that the log or a sink needs. Returns where the log starts."""
+    def check(self, confirmed: str, sinks: Iterable[Sink], *, are_all: bool) -> str:
+        """Refuse to go on where something is gone that the log or a sink needs. Returns where the log starts.
+
+        Sinks that are not here yet may need more than those that are, unless these `are_all`.
+        """
         self.confirmed, sinks = confirmed, list(sinks)
         identity, place = self._log.identity(), self._log.place()
         self.is_log_new = identity is None
@@ -70,7 +73,10 @@ class Continuity:
             self._refuse_old_log(place.position, sinks)
         for sink in sinks:
             self._check_places(sink)
-        return confirmed if identity is None else identity.start_position
+        if identity is not None:
+            return identity.start_position
+        needed = [mark.position for sink in sinks for mark in marks_of(sink)]
+        return self._source.new_start(confirmed, needed if are_all else None)
 
     def check_log(self, sinks: Iterable[Sink]) -> str:
         """As `check`, where somebody else captures and has a log already, whose stream is theirs to check."""

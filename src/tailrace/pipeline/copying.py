@@ -15,9 +15,10 @@ from tailrace import failpoints
 from tailrace.errors import TailraceError
 from tailrace.model.chunk import Chunk
 from tailrace.model.lifecycle import COPYING, TableState, TableStatus
+from tailrace.pipeline.delivering import deliver, waves
 from tailrace.pipeline.evolution import failed
 from tailrace.pipeline.follower import SinkFollower
-from tailrace.sinks.base import ChunkMark, Snapshots
+from tailrace.sinks.base import ChunkMark, Documents, Snapshots
 from tailrace.sources.base import ExportedSnapshot, TableFacts, TableLocked, TableRewritten
 from tailrace.spark.frames import load_chunks_shaped
 from tailrace.spark.jobs import in_pool, load_chunks
@@ -132,6 +133,8 @@ class CopyLane:
         """Copy tables under one exported snapshot, as one Spark job. They were published `before`."""
         with self.follower.lock:
             marks = self.follower.sink.read_state().chunks
+        if isinstance(self._snapshots, Documents):
+            self._snapshots.begin_build([status.table for status in statuses])
         with self.source.export_snapshot() as snapshot:
             # again: what became of a table in between may be in the snapshot's rows, or not
             present = {facts.schema.table: facts for facts in self.source.facts()}
@@ -149,7 +152,10 @@ class CopyLane:
         spark, expressions = self.follower.spark, self.follower.expressions
         shaped = [item for item in work if item.schema.table in expressions]
         direct = [item for item in work if item.schema.table not in expressions]
-        loaded = load_chunks(spark, self.source, self._snapshots, snapshot, direct, self._pool) if direct else []
+        loaded: list[Loaded] = []
+        for wave in waves(self._snapshots, direct) if direct else ():
+            done = load_chunks(spark, self.source, self._snapshots, snapshot, wave, self._pool)
+            loaded += deliver(self.follower, self._snapshots, wave, done)
         if shaped:
             with in_pool(spark.sparkContext, self._pool):
                 loaded += load_chunks_shaped(spark, self.source, self._snapshots, snapshot, shaped, expressions)
@@ -223,7 +229,8 @@ class CopyLane:
     def _finish(self, tables: list[str], snapshot: ExportedSnapshot, loaded: list[Loaded]) -> None:
         """Tables whose chunks are all loaded begin to catch up, and torn ones, whose chunks can not be loaded.
 
-        A torn one's changes tell whether it was truncated: then what is missing was to go anyway.
+        A torn one's changes tell whether it was truncated: then what is missing was to go anyway. A document is not
+        torn by what becomes of one of its tables: what is missing is built under a later snapshot, as after a crash.
         """
         torn = {done.table for done in loaded if done.is_rewritten}
         errors = {done.table: done.error for done in loaded if done.error is not None}
@@ -234,6 +241,8 @@ class CopyLane:
             marks = [mark for mark in chunks.get(status.table, []) if mark.generation == status.generation]
             if status.table in errors:
                 self._fail(status, errors[status.table])
+            elif status.table in torn and isinstance(self._snapshots, Documents):
+                self._pause(status, "a table of it was rewritten while it was built: the rest is built now")
             elif marks and (status.table in torn or all(mark.is_loaded for mark in marks)):
                 self._copied(status, snapshot, sum(mark.rows for mark in marks), is_torn=status.table in torn)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -34,17 +34,19 @@ from tailrace.model.watermark import Watermark
 from tailrace.pipeline.anchoring import anchored
 from tailrace.pipeline.evolution import Evolution, evolve, failed
 from tailrace.pipeline.outcomes import place_after, stepped, strayed, told, with_watermark
+from tailrace.pipeline.staging import staging_of
 from tailrace.pipeline.threads import said_by
 from tailrace.pipeline.transforming import as_captured, transforming
+from tailrace.pipeline.viewpoint import seen_by
 from tailrace.sinks.base import Atomic, Batch, Evolved, Evolves, Sink, SinkState, Snapshots
 from tailrace.sources.base import Source
 from tailrace.spark.expressions import Expressions
-from tailrace.spark.frames import stage_range_shaped
-from tailrace.spark.jobs import is_stopped, stage_batch, stage_range
+from tailrace.spark.jobs import is_stopped
 from tailrace.state import scratch
 from tailrace.state.layout import LOG
 from tailrace.state.storage import Storage
-from tailrace.tasks.stage import ApplyPlan, PartResult, TablePlan
+from tailrace.tasks.documented import DocumentedSource
+from tailrace.tasks.stage import PartResult, TablePlan
 
 UNSEEN_SECONDS = 0.1
 
@@ -73,9 +75,12 @@ class SinkFollower:
         self.spark, self.pipeline, self.name = spark, pipeline, name
         self.expressions = Expressions(spark, pipeline.transforms)
         self.sink = transforming(sink, self.expressions) if pipeline.transforms else sink
-        self.source, self.log_id = source, log_id
+        self.source, self.log_id = seen_by(sink, source), log_id
         self.storage = Storage(pipeline.state).folder(LOG)
         self.log = LogReader(self.storage, log_id)
+        self.staging = staging_of(
+            spark, self.source, self.sink, self.log, self.expressions, lambda: self.tables, self._wait_until_shown
+        )
         self.lag = LagGauge(self.log)
         self._troubled: set[object] = set()  # who tries something again
         self.settings = pipeline.sinks[name]
@@ -116,11 +121,19 @@ class SinkFollower:
 
         Before any change of it is applied: the sink may have other columns.
         """
+        if isinstance(self.source, DocumentedSource):
+            return self._redescribed(self.source, status)
         has_one, status = status.captured is not None or status.table in self.expressions, as_captured(status)
         is_same = status.held_as == self.sink.held_as(status.schema)
         if not has_one or is_same or status.state in ASIDE | {TableState.NEW}:
             return status
         return status.again(self.watermark, status.schema, reason="its transform was changed in the file")
+
+    def _redescribed(self, source: DocumentedSource, status: TableStatus) -> TableStatus:
+        """A document that was described otherwise, or whose tables were others, when it was built, is built anew."""
+        if status.state in ASIDE | {TableState.NEW} or source.knows(status.schema):
+            return status
+        return status.again(self.watermark, status.schema, reason="its description or its tables were changed")
 
     def _refuse_placeless(self, state: SinkState) -> None:
         """A table becomes live in a commit that has the sink's place: nobody knows what it lacks where that is gone."""
@@ -226,7 +239,7 @@ class SinkFollower:
             .option("startingOffset", str(self.watermark.offset))
             .option("maxRowsPerTrigger", str(self.settings.max_rows))
             .option("maxBytesPerTrigger", str(self.settings.max_bytes))
-            .option("numPartitions", str(self._parts))
+            .option("numPartitions", str(self.staging.parts))
             .options(**news)
             .load()
         )
@@ -274,8 +287,10 @@ class SinkFollower:
         first = min(status.watermark.offset for status in statuses)
         results: list[PartResult] = []
         if first < last:
-            plans = {s.table: TablePlan(s.watermark.offset, s.visibility, s.schema.relation) for s in statuses}
-            results = self._stage_range(plans, f"catch-up-{last}", first, last)
+            plans = {
+                s.table: TablePlan(s.watermark.offset, s.visibility, s.schema.relation, late=True) for s in statuses
+            }
+            results = self.staging.stage_range(plans, f"catch-up-{last}", first, last)
         self._range = (first, last)
         place = place_after(results, last, statuses[0].watermark)
         outcome = evolve(self.source, self.sink, {s.table: s for s in statuses}, results)
@@ -293,36 +308,6 @@ class SinkFollower:
 
     def _anchor(self, mark: Watermark) -> Watermark:
         return anchored(self.log, self.source, mark, self.log_id)
-
-    @property
-    def _parts(self) -> int:
-        """Of a batch, in each of the two ways that its tables may go."""
-        ways = 2 if self.pipeline.transforms else 1
-        return min(max(int(self.sink.max_parts) // ways, 1), max(self.spark.sparkContext.defaultParallelism, 1))
-
-    def _stage_range(self, plans: dict[str, TablePlan], batch: str, first: int, last: int) -> list[PartResult]:
-        direct = {table: plan for table, plan in plans.items() if table not in self.expressions}
-        results: list[PartResult] = []
-        if direct:
-            results = stage_range(self.spark, self._plan(direct, batch), self.log.slices(first, last), self._parts)
-        return results + self._stage_shaped(plans, batch, first, last)
-
-    def _stage_shaped(self, plans: dict[str, TablePlan], batch: str, first: int, last: int) -> list[PartResult]:
-        """The DataFrame way, for the tables that have transforms."""
-        shaped = {table: plan for table, plan in plans.items() if table in self.expressions}
-        if not shaped:
-            return []
-        plan, slices = self._plan(shaped, f"{batch}-shaped"), self.log.slices(first, last)
-        schemas = {table: self.tables[table].schema for table in shaped}
-        return stage_range_shaped(self.spark, plan, slices, self._parts, self.expressions, schemas)
-
-    def _may_change(self, tables: Collection[str], results: list[PartResult]) -> bool:
-        """Whether there are changes of these tables in what was read, under whatever name they were made."""
-        relations = {self.tables[table].schema.relation for table in tables}
-        return any(not relations.isdisjoint(r.relations) or not r.seen.keys().isdisjoint(tables) for r in results)
-
-    def _plan(self, tables: dict[str, TablePlan], batch: str) -> ApplyPlan:
-        return ApplyPlan(self.source, self.sink, self.log, batch, tables)
 
     def _on_batch(self, frame: DataFrame, number: int) -> None:
         with self.lock:
@@ -419,12 +404,9 @@ class SinkFollower:
 
     def _apply(self, frame: DataFrame, number: int) -> None:
         live = {t: self._live_plan(s) for t, s in self.tables.items() if s.state is TableState.LIVE}
-        direct = {table: plan for table, plan in live.items() if table not in self.expressions}
-        results = sorted(stage_batch(frame, self._plan(direct, f"batch-{number}")), key=lambda r: r.part)
+        results = self.staging.stage_batch(frame, live, f"batch-{number}", self.watermark.offset)
         if not results:  # Spark begins with a batch whether or not there is anything new
             return
-        if self._may_change(live.keys() - direct.keys(), results):
-            results += self._stage_shaped(live, f"batch-{number}", self.watermark.offset, results[-1].last)
         failpoints.reached("batch-staged")
         self._range = (self.watermark.offset, results[-1].last)
         mark = place_after(results, results[-1].last, self.watermark)
@@ -477,12 +459,12 @@ class SinkFollower:
         A commit that waits for a synchronous standby is streamed before anybody sees it.
         """
         self.fetched.add(schema.table)
-        while self._has_unseen():
+        self._wait_until_shown(*self._range)
+        return self.source.read_rows(schema, keys)
+
+    def _wait_until_shown(self, after: int, last: int) -> None:
+        """Until everybody sees the transactions of a range at the source."""
+        while not self.source.is_shown(self.log.transactions(after, last)):
             if self.is_stopping:
                 raise Stopping
             time.sleep(UNSEEN_SECONDS)
-        return self.source.read_rows(schema, keys)
-
-    def _has_unseen(self) -> bool:
-        """Whether a transaction of the batch under way is not yet to be seen at the source."""
-        return not self.source.is_shown(self.log.transactions(*self._range))

@@ -1,4 +1,4 @@
-"""Whether a pipeline can work: its source, its state directory, its sinks and its engine, its transforms.
+"""Whether a pipeline can work: its source, its state directory, its sinks and its engine, its documents and transforms.
 
 Starts none of it, but for Spark where there are transforms, which `check` asks Catalyst about.
 """
@@ -15,10 +15,13 @@ import msgspec
 import pyarrow as pa
 
 from tailrace import config, registry
-from tailrace.errors import MissingExtra, SourceRefused, StateError, TailraceError
+from tailrace.config.describing import tables_of
+from tailrace.documents.judging import Remark
+from tailrace.errors import ConfigError, MissingExtra, SourceRefused, StateError, TailraceError
 from tailrace.model.schema import TableSchema
+from tailrace.pipeline.described import holding, read_catalog
 from tailrace.sources.base import Finding, Level
-from tailrace.sources.findings import Failure, fail, failure, ok, warn
+from tailrace.sources.findings import Failure, fail, failure, number_of, ok, warn
 from tailrace.spark import java, versions
 from tailrace.spark.masters import refuse_local_sink
 from tailrace.state.storage import Storage
@@ -30,9 +33,16 @@ _GIB = 1 << 30
 
 def check(pipeline: config.Pipeline) -> list[Finding]:
     """Every finding, never an exception of ours."""
-    findings = [*check_without_sinks(pipeline), *(sink_finding(pipeline, name) for name in pipeline.sinks)]
-    is_hopeless = any(finding.level is Level.FAIL for finding in findings)
-    return findings if is_hopeless else [*findings, *transform_findings(pipeline)]
+    findings = check_without_sinks(pipeline)
+    is_readable = not _is_failing(findings)
+    findings += [sink_finding(pipeline, name) for name in pipeline.sinks]
+    if is_readable:
+        findings += document_findings(pipeline)
+    return findings if _is_failing(findings) else [*findings, *transform_findings(pipeline)]
+
+
+def _is_failing(findings: Iterable[Finding]) -> bool:
+    return any(finding.level is Level.FAIL for finding in findings)
 
 
 def check_without_sinks(pipeline: config.Pipeline) -> list[Finding]:
@@ -75,6 +85,41 @@ def sink_finding(pipeline: config.Pipeline, name: str) -> Finding:
     except TailraceError as error:
         return failure(subject, error)
     return ok(subject, f"{config.redact(settings.url)} can be written")
+
+
+def document_findings(pipeline: config.Pipeline) -> Iterator[Finding]:
+    """Each description beside the source's catalog: what can not work, and what will be slow."""
+    try:
+        holders = holding(pipeline)
+        catalog = read_catalog(pipeline) if holders or pipeline.documents else None
+    except TailraceError as error:
+        if pipeline.documents:
+            yield failure("documents", error)
+        return
+    if catalog is None:
+        return
+    held = {name for sink in holders for name in sink.documents}
+    for name in pipeline.documents:
+        yield from _described(pipeline, name, catalog.remarks(name), is_held=name in held)
+    for table in (schema.table for schema in catalog.flat.values() if not schema.key):
+        fix = "give it a primary key, describe it with a `key`, or leave it out of `flat`"
+        yield warn(table, "it has no key, so its documents would have no id: it will be set aside", fix)
+
+
+def _described(pipeline: config.Pipeline, name: str, remarks: list[Remark], *, is_held: bool) -> Iterator[Finding]:
+    yield from (_remark(remark) for remark in remarks)
+    if not is_held:
+        fix = "add one such as opensearch://localhost:9200, or name the document in its `documents`"
+        yield warn(f"documents.{name}", "no sink of the pipeline holds it", fix)
+    if not remarks:
+        tables = {table for _, table in tables_of(pipeline.documents[name])}
+        yield ok(f"documents.{name}", f"made of {number_of(len(tables), 'table')}, which have all that it needs")
+
+
+def _remark(remark: Remark) -> Finding:
+    if remark.is_failing:
+        return fail(remark.place, remark.message, remark.fix, ConfigError)
+    return warn(remark.place, remark.message, remark.fix)
 
 
 def transform_findings(pipeline: config.Pipeline) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from tailrace import config, registry
 from tailrace.errors import ConfigError, SinkRejected, SourceUnavailable
 from tailrace.model.schema import TableSchema
+from tailrace.pipeline.viewpoint import seen_by
 from tailrace.sinks.base import Quarantined, Quarantines, Sink
 from tailrace.sources.base import Source
 
@@ -114,7 +115,7 @@ def _replay(
             yield Replayed(name, table, 0, len(mine), "the table has a transform: `tailrace snapshot` copies it again")
             continue
         try:
-            written = sink.replay(mine, _Seen(source))
+            written = sink.replay(mine, _Seen(seen_by(sink, source)))
         except (SinkRejected, SourceUnavailable) as error:
             yield Replayed(name, table, 0, len(mine), str(error))
         else:

@@ -117,9 +117,10 @@ class Runner:
         begin, wait = self._beginning, partial(self._continuity.say_waiting, beginning=self._beginning)
         begin.say("preparing the replication slot")
         start = begin.patiently(lambda: self.source.prepare(wait, self._expect_slot))
-        self._log_start = self._continuity.check(start, self._present)
+        present = self._present
+        self._log_start = self._continuity.check(start, present, are_all=len(present) == len(self.sinks))
         begin.leave_if_stopping()
-        self._capture = CaptureSupervisor(Order(self.pipeline, start, identity), self.view.say)
+        self._capture = CaptureSupervisor(Order(self.pipeline, self._log_start, identity), self.view.say)
         self._capture.start()
         return self._capture
 
@@ -242,6 +243,8 @@ class Runner:
             self._ask_again(spark, capture, each)
         else:
             each.look(self._log_start)
+            if not capture.trouble:
+                each.beat()
         if each.error is not known:
             self._go_on_without(each)
 

@@ -10,7 +10,7 @@ from tailrace.errors import TailraceError
 from tailrace.model.backoff import Backoff
 from tailrace.pipeline.follower import SinkFollower
 from tailrace.pipeline.table_supervisor import TableSupervisor
-from tailrace.sinks.base import Sink
+from tailrace.sinks.base import Beats, Sink
 
 ABSENT_SECONDS = 5.0
 RECOVERED_SECONDS = 10.0
@@ -93,6 +93,11 @@ class SinkRun:
                 self._retry_later(error)
             else:
                 self._give_up(error)
+
+    def beat(self) -> None:
+        """All is well with the source, and with us."""
+        if self.phase is SinkPhase.FOLLOWING and isinstance(self.sink, Beats):
+            self.sink.beat()
 
     def is_current(self, end: int) -> bool:
         """It has all up to offset `end`, and no table is on its way."""

@@ -1,5 +1,8 @@
 """Comparing content: every row of the source's tables with every row of the sinks, at one consistent moment.
 
+Documents are built of what the source has when they are written, so under load some are newer than the moment: those
+that differ are looked at again at other moments, and only what differs at all of them is a difference.
+
 The source is read under a snapshot. A pipeline that is running is held at the very place of the log that the snapshot
 shows while we look; one that is not running is compared as it stands. The source's values come as text,
 not by the binary way that capture and snapshot use, so a fault of the decoder shows. A table with a transform is
@@ -9,7 +12,7 @@ compared with what its expressions make of the source's rows, for which Spark is
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from hashlib import blake2b
 from marshal import dumps
@@ -27,7 +30,8 @@ from tailrace.log.reader import LogReader
 from tailrace.model.lifecycle import TableState, TableStatus
 from tailrace.model.schema import TableSchema
 from tailrace.pipeline.moments import offset_seen
-from tailrace.sinks.base import Sink, Verifies
+from tailrace.pipeline.viewpoint import seen_by
+from tailrace.sinks.base import Documents, Sink, Verifies
 from tailrace.sources.base import ExportedSnapshot, Source, TableLocked, TableRewritten
 from tailrace.state.holding import Hold
 from tailrace.state.layout import LOG, RUN_LOCK
@@ -40,6 +44,7 @@ _DIGEST_BYTES = 16
 _PLAIN = 2
 """The version of marshal's format in which the same values are the same bytes: later ones have references."""
 
+Buckets = frozenset[int]
 Row = tuple[Any, ...]
 Rows = Iterable[list[Row]]
 
@@ -57,6 +62,7 @@ class Comparison(msgspec.Struct, frozen=True):
     is_equal: bool
     differing: tuple[str, ...] = ()
     note: str = ""
+    buckets: Buckets | None = None  # in which rows differ
 
 
 def verify(pipeline: config.Pipeline) -> list[Comparison]:
@@ -66,7 +72,7 @@ def verify(pipeline: config.Pipeline) -> list[Comparison]:
     for name in pipeline.sinks:
         sink = _with_transforms(pipeline, registry.make_sink(pipeline, name))
         try:
-            found += _verify_sink(pipeline, source, name, sink)
+            found += _verify_sink(pipeline, seen_by(sink, source), name, sink)
         finally:
             sink.close()
     return found
@@ -100,25 +106,32 @@ def _verify_sink(
     source: Source,
     name: str,
     sink: Sink,
-    wanted: Container[str] | None = None,
+    wanted: Mapping[str, Buckets | None] | None = None,
     tries: int = 5,
 ) -> Iterator[Comparison]:
-    """All tables, or those that are `wanted`. One that is truncated under our eyes is looked at again."""
+    """All tables, or those that are `wanted`, of which only some buckets may differ any more.
+
+    One that is truncated under our eyes is looked at again.
+    """
     is_running = _is_running(pipeline)
     note = "" if is_running else "not running: a difference may be lag"
     with _held(pipeline) if is_running else nullcontext() as hold, _moment(pipeline, source, sink, hold) as snapshot:
         tables, schemas = sink.read_state().tables, source.tables()
-        results, again = [], set()
+        results, again = [], dict[str, Buckets | None]()
         for schema in schemas:
             if wanted is not None and schema.table not in wanted:
                 continue
             try:
-                results.append(_verify_table(name, schema, tables.get(schema.table), source, sink, snapshot, note))
+                suspects = None if wanted is None else wanted[schema.table]
+                result = _verify_table(name, schema, tables.get(schema.table), source, sink, snapshot, note, suspects)
+                results.append(result)
+                if is_running and isinstance(sink, Documents) and not result.is_equal:
+                    again[schema.table] = result.buckets
             except TableLocked as error:
                 results.append(Comparison(name, schema.table, 0, 0, False, (), str(error)))
             except TableRewritten:
                 results.append(_not_compared(name, schema.table, "was truncated or rewritten while it was compared"))
-                again.add(schema.table)
+                again[schema.table] = None
         present = {schema.table for schema in schemas}
         results += _left_behind(
             name, [s for t, s in tables.items() if t not in present and (not wanted or t in wanted)]
@@ -129,7 +142,14 @@ def _verify_sink(
 
 
 def _verify_table(
-    name: str, schema: TableSchema, status: TableStatus | None, source: Source, sink: Sink, snapshot: str, note: str
+    name: str,
+    schema: TableSchema,
+    status: TableStatus | None,
+    source: Source,
+    sink: Sink,
+    snapshot: str,
+    note: str,
+    suspects: Buckets | None,
 ) -> Comparison:
     """What keeps one table from being compared is said of it, and the others are compared all the same."""
     if status is None or status.state is not TableState.LIVE:
@@ -138,7 +158,7 @@ def _verify_table(
     if not isinstance(sink, Verifies):
         return Comparison(name, schema.table, 0, 0, True, (), "not compared: the sink can not be read back")
     try:
-        return _compare(name, schema, source, sink, snapshot, note)
+        return _compare(name, schema, source, sink, snapshot, note, suspects)
     except (ConfigError, DecodeError, ValueRefused, SinkRejected) as error:
         return _not_compared(name, schema.table, f"can not be compared: {error}")
 
@@ -217,7 +237,17 @@ def _wait_a_little(deadline: float, what: str) -> None:
     time.sleep(0.05)
 
 
-def _compare(name: str, schema: TableSchema, source: Source, sink: Verifies, snapshot: str, note: str) -> Comparison:
+def _compare(
+    name: str,
+    schema: TableSchema,
+    source: Source,
+    sink: Verifies,
+    snapshot: str,
+    note: str,
+    suspects: Buckets | None = None,
+) -> Comparison:
+    """With `suspects`, only what is in these buckets may differ: the others have been equal before."""
+
     def rows_of_source() -> Rows:
         return (sink.expected_rows(schema, batch) for batch in source.read_all(schema, snapshot))
 
@@ -228,11 +258,13 @@ def _compare(name: str, schema: TableSchema, source: Source, sink: Verifies, sna
     held = sink.held(schema) if isinstance(sink, Reshapes) else schema
     theirs, ours = _checksums(rows_of_source(), held), _checksums(rows_of_sink(), held)
     different = np.flatnonzero((theirs != ours).any(axis=1))
+    if suspects is not None:
+        different = different[np.isin(different, list(suspects))]
     counts = int(theirs[:, 0].sum()), int(ours[:, 0].sum())
     if not len(different):
         return Comparison(name, schema.table, *counts, True)
     names = _differing(rows_of_source(), rows_of_sink(), held, set(different[:NAMED_KEYS].tolist()))
-    return Comparison(name, schema.table, *counts, False, names, note)
+    return Comparison(name, schema.table, *counts, False, names, note, frozenset(different.tolist()))
 
 
 def _checksums(batches: Rows, schema: TableSchema) -> npt.NDArray[np.uint64]:

@@ -14,7 +14,7 @@ methods has it, and the contract suites hold it to that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -22,7 +22,9 @@ import msgspec
 import pyarrow as pa
 
 from tailrace.columns.net import NetChanges
-from tailrace.config import Settings
+from tailrace.config import Document, Settings, TablePatterns
+from tailrace.documents.apart import Refused
+from tailrace.documents.touch import Remembered
 from tailrace.model.changes import Changes
 from tailrace.model.chunk import Chunk
 from tailrace.model.lifecycle import TableStatus
@@ -104,6 +106,7 @@ class Atomic(StrEnum):
 
     BATCH = "batch"  # all of it
     TABLE = "table"  # a table with its own place; the sink's watermark follows when all tables are there
+    ROW = "row"  # the watermark and all statuses; rows are there before, each by itself, and none is ever older
 
 
 class Batch(msgspec.Struct, frozen=True):
@@ -195,6 +198,21 @@ class ChangeSink(Sink, Protocol):
 
 
 @runtime_checkable
+class Numbered(Protocol):
+    """May want to know the place of each change among those of its table in its transaction."""
+
+    wants_table_numbers: bool
+
+
+@runtime_checkable
+class Beats(Protocol):
+    """Tells its readers that the stream lives, also while nothing changes."""
+
+    def beat(self) -> None:
+        """On the driver, every moment in which the source is captured and the sink follows. Returns at once."""
+
+
+@runtime_checkable
 class Snapshots(Protocol):
     """Can be loaded with the rows that are there already. Where a sink can not, tables begin with their next change."""
 
@@ -217,6 +235,17 @@ class Snapshots(Protocol):
     def finish_snapshot(self, status: TableStatus) -> None:
         """On the driver, once all chunks of a plan are loaded, and before a plan is resumed: whatever is better done
         after the load than during it. May be repeated.
+        """
+
+
+@runtime_checkable
+class Delivers(Snapshots, Protocol):
+    """Snapshots in two steps: in tasks, `load_chunk` writes a chunk where no reader sees it, and `deliver` sends it."""
+
+    def deliver(self, mark: ChunkMark) -> int:
+        """On the driver: a chunk's rows and its mark, in one step; returns the rows.
+
+        Nothing if it is marked already, or if nobody has loaded it: it is not marked then.
         """
 
 
@@ -269,6 +298,33 @@ class Fetches(Protocol):
         `tend` is asked for each such table, by name, up to which position that is so, and gets the position that it
         said last, at first an empty one. Once it says an empty one again, the table is not ahead any more.
         """
+
+
+@runtime_checkable
+class Documents(Protocol):
+    """Holds documents that are built of rows of several tables: a document is a row of a virtual table."""
+
+    documents: Mapping[str, Document]
+    """The descriptions of those that it holds, by name."""
+    flat: TablePatterns | None
+    """Which tables it holds as they are, a document a row."""
+
+    def flat_name(self, schema: TableSchema) -> str:
+        """What the document of such a table is called."""
+
+    def begin_build(self, tables: Collection[str] = ()) -> None:
+        """On the driver, before the snapshot is exported under which documents are built.
+
+        The sink, pickled by this thread, takes the build's number along: what a later build has written, an earlier one
+        does not replace. Of virtual tables that are named, what a build that never came to its commit, or to the end of
+        its copy, still has under way is fenced first.
+        """
+
+    def set_aside(self, schema: TableSchema, refused: Sequence[Refused]) -> None:
+        """In a task: documents that can not be built. Raises SinkRejected where such a one is to stop the others."""
+
+    def remembered(self, schema: TableSchema) -> Remembered:
+        """In a task: what the documents of a virtual table remember, with all that was acknowledged before."""
 
 
 @runtime_checkable

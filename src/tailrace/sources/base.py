@@ -7,7 +7,7 @@ chunk, and the columns that a segment has for a transaction besides TRANSACTIONS
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import ClassVar, Protocol
@@ -21,10 +21,11 @@ from tailrace.config import Settings
 from tailrace.errors import SourceUnavailable
 from tailrace.model.changes import Changes
 from tailrace.model.chunk import Chunk
+from tailrace.model.details import TableDetails
 from tailrace.model.event import SourceMessage
 from tailrace.model.frames import Frames
 from tailrace.model.lifecycle import StoredAs
-from tailrace.model.rows import Rows
+from tailrace.model.rows import ReadRows, Rows
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import SourceIdentity
 
@@ -114,7 +115,7 @@ class TableLocked(SourceUnavailable):
 
 
 class TableRewritten(Exception):
-    """The table's storage changed since its chunks were planned: plan again."""
+    """The table's storage, or what its columns are called, changed since it was looked at: look and plan again."""
 
 
 class Capture(Protocol):
@@ -178,6 +179,12 @@ class Source(Protocol):
         before a slot is made, so that it can be dropped by `drop_slot` if nothing comes of it.
         """
 
+    def new_start(self, oldest: str, needed: Collection[str] | None) -> str:
+        """Where a new log begins, `oldest` being what `prepare` said: it has what follows all places that are `needed`.
+
+        None, where nobody knows what is needed.
+        """
+
     def drop_slot(self) -> bool: ...
     def publish(self, is_known: Callable[[str], bool]) -> Published:
         """Have the tables streamed that came since. One that `is_known` was taken out on purpose, and stays out."""
@@ -193,6 +200,12 @@ class Source(Protocol):
 
         Those that `publish` has `refused`, and that nobody has published since, are in trouble for that reason.
         """
+
+    def details(self, tables: Iterable[TableSchema]) -> dict[str, TableDetails]:
+        """What the catalog knows of these tables besides, by name; without those that it tells nothing of."""
+
+    def index_statement(self, table: TableSchema, columns: Sequence[str]) -> str:
+        """How an index on these columns is made, in the source's own words. Asks nobody."""
 
     def is_founder(self, facts: TableFacts) -> bool:
         """Whether the table was published before our `prepare` made a new beginning, and has been since.
@@ -276,8 +289,23 @@ class Source(Protocol):
     def unseen(self, changes: Changes, visibility: str) -> npt.NDArray[np.bool_]:
         """The changes whose transaction a snapshot does not see. Asks nobody."""
 
+    def read_written(
+        self, table: TableSchema, chunk: Chunk, snapshot: str, visibility: str
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a chunk that were written by transactions which `visibility` does not see; some others, maybe.
+
+        None, where each change tells the whole row.
+        """
+
     def read_rows(self, table: TableSchema, keys: pa.RecordBatch) -> pa.RecordBatch:
         """The present rows that have these keys."""
+
+    def reader(self, snapshot: str) -> AbstractContextManager[ReadRows]:
+        """In a task: many questions for rows, by any columns, all answered as one exported snapshot sees them.
+
+        A table that was emptied since is read as it is now, if the snapshot can not see its rows any more. Raises
+        TableRewritten where a table is not as described. Nothing is kept locked between two questions.
+        """
 
     def drop(self) -> list[str]:
         """Remove what `prepare` made; says what was removed."""

@@ -10,10 +10,10 @@ What is left to write: `identify`, `tables`, `oldest_position`, `current_positio
 
 from __future__ import annotations
 
-import select
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
@@ -24,14 +24,19 @@ import pyarrow.compute as pc
 
 from tailrace import config
 from tailrace.config import TablePatterns
+from tailrace.documents.keys import joined, key_texts
 from tailrace.errors import PositionLost, SourceChanged, SourceRefused
+from tailrace.model import shapes
 from tailrace.model.changes import Changes
 from tailrace.model.chunk import Chunk
+from tailrace.model.details import TableDetails
 from tailrace.model.frames import Frames
 from tailrace.model.lifecycle import StoredAs
+from tailrace.model.rows import ReadRows
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import SourceIdentity
 from tailrace.sources.base import Absence, Capture, Finding, LoggedMessage, Published, Source, StorageChange, TableFacts
+from tailrace.sources.readiness import readable
 from tailrace.sources.transactions import TOLD, Transaction, frames_of
 
 ALWAYS = "always"
@@ -70,8 +75,19 @@ class SimpleSource(Source):
     def readable(self) -> list[TableSchema]:
         return self.tables()
 
+    def details(self, tables: Iterable[TableSchema]) -> dict[str, TableDetails]:
+        return {}
+
+    def index_statement(self, table: TableSchema, columns: Sequence[str]) -> str:
+        return f"CREATE INDEX ON {table.table} ({', '.join(columns)})"
+
     def read_where(self, table: TableSchema, chunk: Chunk, snapshot: str, where: str) -> Iterator[pa.RecordBatch]:
         raise SourceRefused(f"rows of {table.table} can not be chosen by a condition: this source has no such thing")
+
+    def read_written(
+        self, table: TableSchema, chunk: Chunk, snapshot: str, visibility: str
+    ) -> Iterator[pa.RecordBatch]:
+        return iter(())  # whoever lacks a row is told all of it
 
     @staticmethod
     def messages(frames: Frames, first: int, last: int) -> Iterator[LoggedMessage]:  # noqa: ARG004 - there are none
@@ -103,6 +119,9 @@ class SimpleSource(Source):
 
     def prepare(self, on_wait: Callable[[list[str]], None], on_create: Callable[[], None]) -> str:
         return str(self.oldest_position())
+
+    def new_start(self, oldest: str, needed: Collection[str] | None) -> str:
+        return oldest
 
     def check_same(
         self, known: SourceIdentity, position: str, on_wait: Callable[[], None] = lambda: None
@@ -156,6 +175,24 @@ class SimpleSource(Source):
         raise SourceRefused(
             f"single rows of {table.table} can not be read", hint=f"run `tailrace snapshot {table.table}`"
         )
+
+    @contextmanager
+    def reader(self, snapshot: str) -> Iterator[ReadRows]:
+        """Reads whole tables and chooses; a source that can do better overrides it."""
+
+        def read(
+            table: TableSchema, by: tuple[str, ...], values: pa.RecordBatch, columns: tuple[str, ...]
+        ) -> pa.RecordBatch:
+            types = {column.name: column.type for column in table.columns}
+            wanted = joined(values.columns).drop_null()
+            told = dict.fromkeys((*columns, *by))
+            found = [table.no_rows().select(told)]
+            for rows in self.read_all(table, snapshot):
+                texts = joined([key_texts(rows.column(name), types[name]) for name in by])
+                found.append(rows.filter(pc.is_in(texts, wanted)).select(told))
+            return shapes.concat_batches(found)
+
+        yield read
 
     # --- what a simple source has not
 
@@ -211,7 +248,7 @@ class PolledCapture(Capture):
 
     def idle(self, seconds: float, *wake: Any) -> None:
         if wake:
-            select.select(wake, [], [], seconds)
+            readable(wake, seconds)
         else:
             time.sleep(seconds)
 

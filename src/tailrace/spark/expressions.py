@@ -60,6 +60,10 @@ class Expressions:
     def __contains__(self, table: str) -> bool:
         return table in self._transforms
 
+    @property
+    def has_any(self) -> bool:
+        return bool(self._transforms)
+
     def of(self, schema: TableSchema) -> Shaping:
         """What becomes of this version of a table; raises ConfigError, as that table's own, where that is not clear."""
         known = self._known.setdefault(schema.table, [])

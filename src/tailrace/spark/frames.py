@@ -253,8 +253,8 @@ def _through_catalyst(
         yield pa.RecordBatch.from_pydict({_OUTCOME: pa.array([pickle.dumps(outcome)], pa.binary())})
 
     form = wire.wire_schema(shapings)
-    entered = _map_in_arrow(spark.range(0, tasks, 1, tasks), first, from_arrow_schema(form, prefer_timestamp_ntz=True))
-    left = _map_in_arrow(_made(entered, shapings), second, f"{_OUTCOME} binary")
+    entered = map_in_arrow(spark.range(0, tasks, 1, tasks), first, from_arrow_schema(form, prefer_timestamp_ntz=True))
+    left = map_in_arrow(_made(entered, shapings), second, f"{_OUTCOME} binary")
     try:
         with tagged(spark):
             rows = left.collect()
@@ -300,7 +300,7 @@ def _made(frame: DataFrame, shapings: Sequence[Shaping]) -> DataFrame:
     return frame.drop(BRANCH)
 
 
-def _map_in_arrow(frame: DataFrame, function: Callable[..., Any], schema: StructType | str) -> DataFrame:
+def map_in_arrow(frame: DataFrame, function: Callable[..., Any], schema: StructType | str) -> DataFrame:
     """`DataFrame.mapInArrow`, which asks for pandas in its first line and needs it nowhere else."""
     udf = UserDefinedFunction(function, returnType=schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
     column = udf(*[frame[name] for name in frame.columns])

@@ -6,6 +6,9 @@ LOG = "log"
 SPARK = "spark"
 """Spark's checkpoints: a hint only, made anew by every run, because the sinks know how far they are."""
 
+STAGED = "staged"
+"""What tasks leave for the commit of a sink that has no place of its own for it."""
+
 HOLD = "hold.json"
 """A request to let no sink go past an offset for a while: see `pipeline.holding`."""
 

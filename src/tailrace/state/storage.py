@@ -13,6 +13,7 @@ import errno
 import hashlib
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterable
@@ -50,6 +51,8 @@ PASSING = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.ETIMEDOUT,
 """What a disk may get over: it is full, or on a network that is down."""
 
 TRIES, TRY_SECONDS = 5, 0.05
+
+FOR_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 T = TypeVar("T")
 
@@ -186,6 +189,13 @@ class Storage:
         with self.filesystem.open_input_file(self._join(name)) as file:
             file.seek(at)
             return bytes(file.read(length))
+
+    def mode_for_others(self, name: str) -> int:
+        """The mode of a file that other users of this machine may read or write; 0 if they may not."""
+        if not self.is_local:
+            return 0
+        mode = stat.S_IMODE(os.stat(self._join(name)).st_mode)
+        return mode if mode & FOR_OTHERS else 0
 
     def read_version(self, name: str) -> tuple[bytes, Version]:
         """A small file, and which state of it that is. Raises FileNotFoundError."""

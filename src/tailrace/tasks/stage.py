@@ -16,13 +16,15 @@ from tailrace.columns.net import NetChanges, drained, net_changes
 from tailrace.errors import TailraceError
 from tailrace.log.reader import LogReader, Slice
 from tailrace.log.segment import SegmentName
-from tailrace.model.changes import Changes, Op
+from tailrace.model.changes import Changes, Op, Origins
 from tailrace.model.frames import Frames
 from tailrace.model.names import parse_table
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import SourceIdentity
-from tailrace.sinks.base import ChangeSink, Receipt, RowSink, Sink
+from tailrace.sinks.base import ChangeSink, Numbered, Receipt, RowSink, Sink
 from tailrace.sources.base import Source
+from tailrace.tasks.ends import TransactionEnds
+from tailrace.tasks.numbering import TableNumbers
 
 RUN_ROWS = 65_536
 RUN_BYTES = 32 << 20
@@ -34,11 +36,13 @@ class TablePlan(msgspec.Struct, frozen=True):
     """Which changes of a table to apply: those after `after` that the snapshot `visibility` (if any) has not seen.
 
     Changes of the same `relation` under another name are the table's own: it had that name before, or has it by now.
+    With `late` they catch up with a copy, and are told apart from what else their transactions changed.
     """
 
     after: int = 0
     visibility: str = ""
     relation: int = 0
+    late: bool = False
 
 
 class ApplyPlan(msgspec.Struct, frozen=True):
@@ -84,6 +88,8 @@ class Found(msgspec.Struct):
     relations: set[int] = set()
     position: str = ""  # of the last transaction end
     source: SourceIdentity | None = None  # whom that was read from
+    numbers: TableNumbers | None = None  # where the sink wants to know them
+    ends: TransactionEnds | None = None
 
 
 def stage_part(plan: ApplyPlan, part: int, slices: list[Slice]) -> PartResult:
@@ -102,9 +108,14 @@ def stage_part(plan: ApplyPlan, part: int, slices: list[Slice]) -> PartResult:
 
 
 def _stage(plan: ApplyPlan, part: int, slices: list[Slice]) -> PartResult:
-    found = Found()
+    found = Found(numbers=_numbers(plan, slices))
     staged = _staged(plan, part, runs_of(plan, slices, found), found)
     return part_result(part, slices, staged, found)
+
+
+def _numbers(plan: ApplyPlan, slices: list[Slice]) -> TableNumbers | None:
+    wants = isinstance(plan.sink, Numbered) and plan.sink.wants_table_numbers
+    return TableNumbers(plan.source, plan.log, slices[0].first) if wants else None
 
 
 def part_result(part: int, slices: list[Slice], staged: Receipt | None, found: Found) -> PartResult:
@@ -190,7 +201,7 @@ def _changes_in(plan: ApplyPlan, piece: Slice, found: Found) -> Iterator[Changes
     for table, count in header.tables.items():
         found.seen[table] = found.seen.get(table, 0) + count
     found.relations.update(relation for each in frames.definitions for relation in (each.relation, each.root))
-    if (end := _last_end(frames.transactions, piece.last)) is not None:
+    if (end := last_end(frames.transactions, piece.last)) is not None:
         found.position, found.source = plan.source.end_positions(end)[0], header.source
     yield from filter(len, map(functools.partial(_filter, plan), _decoded(plan, frames, piece, found)))
 
@@ -201,12 +212,23 @@ def _decoded(plan: ApplyPlan, frames: Frames, piece: Slice, found: Found) -> Ite
     own = {d.schema.table: relations[d.relation] for d in frames.definitions if d.relation in relations}
     _find_leaves(plan, frames, piece, relations, found)
     names = own.keys() | (plan.tables.keys() & frames.tables.keys())
+    origins = _origins(plan, frames, found) if names and isinstance(plan.sink, ChangeSink) else None
     try:
         for changes in plan.source.decode(frames, piece.first, piece.last, names) if names else ():
+            if origins is not None:
+                own_numbers = None if found.numbers is None else found.numbers.of(changes, origins)
+                changes = dataclasses.replace(changes, origins=origins, table_number=own_numbers)
             yield from _named(plan, changes, relations.get(changes.schema.relation), found)
     except TailraceError as error:
         error.table = error.table if error.table in plan.tables else own.get(error.table or "", error.table)
         raise
+
+
+def _origins(plan: ApplyPlan, frames: Frames, found: Found) -> Origins:
+    if found.ends is None:
+        found.ends = TransactionEnds(plan.log)
+    told = found.ends.whole(frames)
+    return Origins(plan.source.transaction_ids(told), plan.source.end_positions(told), told.column("begin").to_numpy())
 
 
 def _find_leaves(plan: ApplyPlan, frames: Frames, piece: Slice, relations: dict[int, str], found: Found) -> None:
@@ -268,7 +290,7 @@ def _add(runs: list[list[Changes]], changes: Changes) -> None:
     runs[-1].append(changes)
 
 
-def _last_end(transactions: pa.RecordBatch, last: int) -> pa.RecordBatch | None:
+def last_end(transactions: pa.RecordBatch, last: int) -> pa.RecordBatch | None:
     """The last transaction that ends at or before `last`."""
     ends = transactions.column("end").to_numpy()
     found = np.flatnonzero((ends > 0) & (ends <= last))
@@ -276,7 +298,10 @@ def _last_end(transactions: pa.RecordBatch, last: int) -> pa.RecordBatch | None:
 
 
 def _filter(plan: ApplyPlan, changes: Changes) -> Changes:
-    return changes.keep(_is_wanted(plan, plan.tables[changes.schema.table], changes))
+    own = plan.tables[changes.schema.table]
+    if own.late and changes.origins is not None:
+        changes = dataclasses.replace(changes, origins=dataclasses.replace(changes.origins, late=True))
+    return changes.keep(_is_wanted(plan, own, changes))
 
 
 def _is_wanted(plan: ApplyPlan, own: TablePlan, changes: Changes) -> npt.NDArray[np.bool_]:

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pytest
 
 from tailrace.errors import SinkChanged, SinkTaken
-from tailrace.model.changes import NO_TRANSACTIONS, Changes, Op
+from tailrace.model.changes import Changes, Op, Origins
 from tailrace.model.lifecycle import TableState
 from tailrace.model.schema import TableSchema
 from tailrace.sinks.base import Atomic, Batch, ChangeSink, RowSink, Sink
@@ -34,21 +34,28 @@ MakeChangeSink = Callable[..., ChangeSink]
 Row = tuple[Any, ...]
 TellChanges = Callable[[TableSchema], list[tuple[int, str, Row]]]
 Parts = Sequence[Sequence[Changes]]
+AT_US = 1_700_000_000_000_000
 
 
 def changes(schema: TableSchema, first: int, *made: tuple[Op, Row] | tuple[Op, Row, Row]) -> Changes:
-    """Changes of one table from offset `first` on: each is an operation, a row, and the old row where one was sent."""
+    """Changes of one table from offset `first` on: each is an operation, a row, and the old row where one was sent.
+
+    Each is a transaction of its own, whose position is the change's offset as PostgreSQL would write it.
+    """
     before = [(number, each[2]) for number, each in enumerate(made) if len(each) > 2]
+    offset = np.arange(first, first + len(made), dtype=np.int64)
+    origins = Origins([str(1000 + each) for each in offset], [f"0/{each:X}" for each in offset], offset)
     return Changes(
         schema=schema,
         op=np.array([each[0] for each in made], np.int8),
-        offset=np.arange(first, first + len(made), dtype=np.int64),
-        transaction=np.zeros(len(made), np.int64),
-        transactions=NO_TRANSACTIONS,
+        offset=offset,
+        transaction=np.arange(len(made)),
+        transactions=pa.record_batch([pa.array(offset + AT_US).cast(pa.timestamp("us", "UTC"))], ["_commit_time"]),
         after=table_of(schema, [each[1] for each in made]),
         unchanged=None,
         before_rows=np.array([number for number, _ in before], np.int64),
         before=table_of(schema, [row for _, row in before]),
+        origins=origins,
     )
 
 

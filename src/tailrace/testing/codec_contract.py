@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tailrace.codecs.base import Codec, Encoded, Record
+from tailrace.codecs.base import Codec, Encoded, Facts, Reads, Record
+from tailrace.codecs.reads import reads_of
 from tailrace.errors import ValueRefused
 from tailrace.model.changes import Changes, Op
 from tailrace.model.schema import Column, Identity, TableSchema
@@ -74,10 +75,10 @@ class CodecContract:
     def seen(self, codec: Codec, record: Record) -> tuple[Any, ...]:
         return record.key, record.value and self.read(record.value), record.headers
 
-    def compare(self, codec: Codec, changes: Changes) -> list[Record]:
+    def compare(self, codec: Codec, changes: Changes, facts: Facts | None = None) -> list[Record]:
         """Both ways, compared; a value that one refuses the other refuses as well."""
-        facts = facts_of(changes)
-        refusal = self._refusal(codec, changes)
+        facts = facts or facts_of(changes)
+        refusal = self._refusal(codec, changes, facts)
         if refusal is not None:
             with pytest.raises(ValueRefused) as refused:
                 codec.encode_changes(changes, facts)
@@ -90,9 +91,9 @@ class CodecContract:
         assert [self.seen(codec, each) for each in records] == [self.seen(codec, each) for _, each in one_by_one]
         return records
 
-    def _refusal(self, codec: Codec, changes: Changes) -> ValueRefused | None:
+    def _refusal(self, codec: Codec, changes: Changes, facts: Facts) -> ValueRefused | None:
         try:
-            for event in events_of(changes, facts_of(changes)):
+            for event in events_of(changes, facts):
                 codec.encode(event)
         except ValueRefused as error:
             return error
@@ -101,7 +102,7 @@ class CodecContract:
     @pytest.mark.parametrize("name", SAMPLES)
     def test_values_of_every_type_are_the_same_both_ways(self, codec: Codec, name: str) -> None:
         changes = sample(name)
-        if self._refusal(codec, changes) is None:
+        if self._refusal(codec, changes, facts_of(changes)) is None:
             self.compare(codec, changes)
         else:  # which of them are
             for row in range(len(changes)):
@@ -133,6 +134,11 @@ class CodecContract:
     def test_a_column_that_was_not_sent_is_the_same_both_ways(self, codec: Codec) -> None:
         ops, after = [Op.UPDATE, Op.UPDATE], [pa.array([1, 2]), pa.array([None, "b"])]
         assert self.compare(codec, changes_of(KEYED, ops, after, unchanged=[[False, True], [False, False]]))
+
+    @pytest.mark.parametrize("reads", [Reads(), Reads(1, True, True), Reads(2, is_last=True)])
+    def test_rows_of_a_snapshot_are_the_same_both_ways(self, codec: Codec, reads: Reads) -> None:
+        rows = KEYED.rows([pa.array([1, 2, 3]), pa.array(["a", None, 'q"'])])
+        assert len(self.compare(codec, *reads_of(KEYED, rows, "0/16B3748", reads))) == 3
 
     def test_no_changes_are_no_records(self, codec: Codec) -> None:
         changes = sample("int64").slice(0, 0)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tailrace.codecs.base import Facts
+from tailrace.codecs.base import Facts, Reads
 from tailrace.columns.text import to_text
 from tailrace.model import extremes, shapes
 from tailrace.model.changes import Changes, Op
@@ -35,7 +35,18 @@ def events_of(changes: Changes, facts: Facts) -> list[Event]:
     for row, values in zip(changes.before_rows.tolist(), _rows(changes.before, changes.schema), strict=True):
         before[row] = values if changes.schema.identity is Identity.FULL else _key(values, changes.schema)
     after = _rows(changes.after, changes.schema)
+    if facts.reads is not None:
+        return _read_events(changes.schema, after, facts.positions[0], facts.reads)
     return [_event(changes, facts, row, before[row], after[row]) for row in range(len(changes))]
+
+
+def _read_events(schema: TableSchema, rows: list[dict[str, Any]], position: str, reads: Reads) -> list[Event]:
+    marks = [reads.marks[place] for place in reads.places(len(rows)).tolist()]
+    table, op = schema.table, EventOp.READ
+    return [
+        Event(op, table, _key(row, schema), None, row, position, None, None, schema=schema, snapshot=mark)
+        for row, mark in zip(rows, marks, strict=True)
+    ]
 
 
 def _event(changes: Changes, facts: Facts, row: int, before: Row | None, after: dict[str, Any]) -> Event:

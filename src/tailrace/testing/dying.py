@@ -1,7 +1,8 @@
 """Work that is killed by SIGKILL at any of its steps, without a failpoint in it.
 
 A step is what Python tells its audit hooks of before it is done: a file that is opened to be written, renamed or
-removed, a connection that is made. `Mortal` forks a child for each piece of work: a death takes milliseconds.
+removed, a connection that is made, a failpoint that is reached. `Mortal` forks a child for each piece of work: a death
+takes milliseconds.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, Self
 
-STEPS = ("os.", "shutil.", "socket.", "sqlite3.")
+STEPS = ("os.", "shutil.", "socket.", "sqlite3.", "tailrace.")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _LENGTH = struct.Struct("<Q")
 

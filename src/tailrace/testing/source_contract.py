@@ -343,6 +343,31 @@ class SourceContract:
         for keys in (numbers, pa.RecordBatch.from_arrays([pa.array(["3", "1", "7"])], names=["id"])):
             assert sorted(plain_rows([source.read_rows(schema, keys)])) == [(1, "a"), (3, None)]
 
+    def test_rows_are_found_by_any_values_as_a_snapshot_sees_them(
+        self, source: Source, begin: str, database: Database
+    ) -> None:
+        database.change(insert(1, "a"), insert(2, "b"), insert(3, None), insert(4, "a"))
+        schema = schema_of(source, database.table)
+        with source.export_snapshot() as snapshot:
+            database.change(update(1, "later"), delete(2), insert(7, "a"))
+            with pickle.loads(pickle.dumps(source)).reader(snapshot.id) as read:
+                found = [
+                    read(
+                        schema,
+                        by,
+                        pa.RecordBatch.from_arrays(list(map(pa.array, values)), names=list(by)),
+                        ("name", "id"),
+                    )
+                    for by, values in (
+                        (("id",), [["3", "1", "7", "3", None]]),
+                        (("name",), [["a", None, "later"]]),
+                        (("name", "id"), [["a", "a", "b", None], ["1", "2", "2", "3"]]),
+                        (("id",), [["no number", "99999999999999999999"]]),
+                    )
+                ]
+        assert [rows.schema.names for rows in found] == [["name", "id"]] * 4
+        assert [sorted(rows.column("id").to_pylist()) for rows in found] == [[1, 3], [1, 4], [1, 2], []]
+
     def test_everybody_sees_what_has_been_committed(self, source: Source, stretch: Stretch) -> None:
         assert source.is_shown(stretch.transactions())
 

@@ -90,7 +90,7 @@ class MySql(Database):
             raise
 
     def has_transaction(self, connection: Connection) -> bool:
-        return bool(connection.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS)
+        return connection.open and bool(connection.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS)
 
     def join_transaction(self, connection: Connection) -> bool:
         return self.has_transaction(connection) or not connection.get_autocommit()

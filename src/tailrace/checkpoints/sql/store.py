@@ -24,7 +24,7 @@ from tailrace.checkpoints.record import decoded, encoded
 from tailrace.checkpoints.sql.database import Connection, Database
 from tailrace.checkpoints.store import Check, Store
 from tailrace.checkpoints.succession import check_succession
-from tailrace.errors import ConfigError, Misuse, StateError, StateUnavailable
+from tailrace.errors import CheckpointRefused, ConfigError, Misuse, StateError, StateUnavailable
 from tailrace.model.checkpoint import Checkpoint
 
 TABLE = "tailrace_checkpoints"
@@ -32,10 +32,14 @@ T = TypeVar("T")
 
 
 class Hold(msgspec.Struct):
-    """A claim of ours, and the lock that shows that we live; None where it was lost with its connection."""
+    """A claim of ours, and the lock that shows that we live; None where it was lost with its connection.
+
+    `known` are the records that may be there: what was read last, and what was written since. None before that.
+    """
 
     holder: Holder
     lock: Any
+    known: set[str | None] | None = None
 
 
 class SqlStore(Store[Hold]):
@@ -65,9 +69,23 @@ class SqlStore(Store[Hold]):
                         f"the connection has no transaction open, and would commit checkpoint {name} alone",
                         hint="begin a transaction, write your rows in it, acknowledge, commit",
                     )
-                self._replace(
-                    connection, name, hold, checkpoint, lambda present: check_succession(name, present, checkpoint)
-                )
+                self._replace_within(connection, name, hold, checkpoint)
+
+    def load(self, name: str) -> Checkpoint | None:
+        with self._turn(name):
+            data = self._read(name)
+            if name in self._holds:
+                self._holds[name].known = {data}
+            return None if data is None else decoded(name, data)
+
+    def is_open(self, connection: Connection) -> bool:
+        """A connection that is closed has none: what was not committed is gone."""
+        try:
+            return self._database.has_transaction(connection)
+        except Exception as error:
+            if self._database.explain(error, connection) is None:
+                raise
+            return False
 
     def close(self) -> None:
         super().close()
@@ -140,18 +158,37 @@ class SqlStore(Store[Hold]):
     def _write(self, name: str, hold: Hold, checkpoint: Checkpoint, check: Check) -> None:
         def work(connection: Connection) -> None:
             with self._database.transaction(connection):
-                self._replace(connection, name, hold, checkpoint, check)
+                written = self._replace(connection, name, hold, checkpoint, check)
                 failpoints.reached("checkpoint-before-commit")
+            hold.known = {written}
             failpoints.reached("checkpoint-saved")
 
         self._run(work)
 
-    def _replace(self, connection: Connection, name: str, hold: Hold, checkpoint: Checkpoint, check: Check) -> None:
+    def _replace(self, connection: Connection, name: str, hold: Hold, checkpoint: Checkpoint, check: Check) -> str:
+        """The record that is there then."""
         self._database.check(hold.lock)
         record = self._ours(connection, name, hold)
         check(None if record is None else decoded(name, record))
         statement = f"UPDATE {self._table} SET record = %s, saved_at = {self._database.now} WHERE name = %s"
-        self._database.execute(connection, statement, [encoded(name, checkpoint).decode(), name])
+        written = encoded(name, checkpoint).decode()
+        self._database.execute(connection, statement, [written, name])
+        return written
+
+    def _replace_within(self, connection: Connection, name: str, hold: Hold, checkpoint: Checkpoint) -> None:
+        """A commit whose answer was lost may be done long after: what it wrote would be there twice."""
+        record = self._ours(connection, name, hold)
+        if hold.known is not None and record not in hold.known:
+            error = CheckpointRefused(
+                f"checkpoint {name} is another than when it was read: a transaction that seemed lost was committed",
+                hint="roll this one back, and poll again",
+            )
+            error.retry = True
+            raise error
+        written = self._replace(
+            connection, name, hold, checkpoint, lambda present: check_succession(name, present, checkpoint)
+        )
+        hold.known = {*(hold.known or {record}), written}
 
     def _remove(self, name: str, hold: Hold) -> bool:
         def work(connection: Connection) -> bool:

@@ -21,6 +21,7 @@ from msgspec.json import encode
 from tailrace.codecs.base import Encoded, Facts, Headers, Integers, Record
 from tailrace.codecs.canonical import microseconds_of
 from tailrace.codecs.debezium import schemas
+from tailrace.codecs.debezium.logical import Schema
 from tailrace.codecs.debezium.origins import Moment, origin_of
 from tailrace.codecs.debezium.records import NEW_KEY, OLD_KEY, RecordPlan
 from tailrace.codecs.debezium.settings import DebeziumSettings
@@ -53,7 +54,7 @@ class KeyedCodec(ABC):
         self.origin = origin_of(settings)
         self._tables: dict[TableSchema, Table] = {}
         self._last: Table | None = None
-        self._wrap_prefix = wrapping(_PREFIX, settings)
+        self._wrap_prefix = wrapping(_prefix_schema(settings.connector), settings)
 
     @abstractmethod
     def value_of(self, event: Event, table: Table, letter: str) -> bytes: ...
@@ -71,6 +72,11 @@ class KeyedCodec(ABC):
                 found = self._tables[schema] = Table(schema, self.origin.schema, self.settings)
             self._last = found
         return self._last
+
+    def schemas_of(self, schema: TableSchema) -> tuple[Schema | None, Schema]:
+        """Those of Connect: of keys, where the table has one, and of values."""
+        table = self.table_of(schema)
+        return table.key_schema if table.has_key else None, table.value_schema
 
     def encode(self, event: Event) -> list[Record]:
         if event.op is EventOp.SCHEMA:
@@ -92,7 +98,9 @@ class KeyedCodec(ABC):
     def encode_changes(self, changes: Changes, facts: Facts) -> Encoded:
         table = self.table_of(changes.schema)
         rows = ChangedRows(table, changes)
-        plan = RecordPlan(changes, rows.is_moved, tombstones=self.settings.tombstones)
+        plan = RecordPlan(
+            changes, rows.is_moved, tombstones=self.settings.tombstones, are_reads=facts.reads is not None
+        )
         return plan.encoded(rows, self.values_of(changes, facts, table, rows, plan))
 
     def _move(self, event: Event, table: Table, old_key: bytes, new_key: bytes | None) -> list[Record]:
@@ -110,10 +118,15 @@ class KeyedCodec(ABC):
         return head + encode({"prefix": event.message.prefix}) + tail
 
 
-def moments_of(changes: Changes, facts: Facts) -> tuple[list[Moment], Integers]:
-    """One for each transaction that these changes are of, and which of them each change has."""
+def moments_of(changes: Changes, facts: Facts, now_us: int) -> tuple[list[Moment], Integers]:
+    """One for each transaction that these changes are of, and which of them each change has; of reads, one a mark."""
+    if facts.reads is not None:
+        table, position = changes.schema, facts.positions[0]
+        marks = map(snapshot_marker, facts.reads.marks)
+        found = [Moment(table.schema, table.name, marker, now_us, position) for marker in marks]
+        return found, facts.reads.places(len(changes))
     used, place = np.unique(changes.transaction, return_inverse=True)
-    times = pc.fill_null(changes.transactions.column("_commit_time").view(pa.int64()), 0).to_numpy()[used]
+    times = pc.fill_null(changes.transactions.column("_commit_time").view(pa.int64()), now_us).to_numpy()[used]
     schema, name = changes.schema.schema, changes.schema.name
     moments = [
         Moment(schema, name, "false", at_us, facts.positions[row], facts.ids[row])
@@ -131,10 +144,12 @@ def moment_of(event: Event, now_us: int) -> Moment:
 
 
 def snapshot_of(event: Event) -> str:
+    return snapshot_marker(event.snapshot) if event.op is EventOp.READ else "false"
+
+
+def snapshot_marker(mark: str) -> str:
     """The first generation is the initial copy; later ones were asked for while the stream flowed."""
-    if event.op is not EventOp.READ:
-        return "false"
-    generation, _, place = event.snapshot.rpartition(":")
+    generation, _, place = mark.rpartition(":")
     if generation not in ("", "1"):
         return "incremental"
     return f"{place}_in_data_collection" if place else "true"
@@ -144,6 +159,6 @@ def headers(name: str, key: bytes | None) -> Headers:
     return () if key is None else ((name, key),)
 
 
-_PREFIX = schemas.whole(
-    schemas.struct(schemas.fields_of({"prefix": ("string", True)}), "io.debezium.connector.postgresql.MessageKey", 1)
-)
+def _prefix_schema(connector: str) -> Schema:
+    own = schemas.fields_of({"prefix": ("string", True)})
+    return schemas.whole(schemas.struct(own, f"io.debezium.connector.{connector}.MessageKey", 1))

@@ -21,8 +21,8 @@ from tailrace.codecs.debezium.origins import Moment
 from tailrace.codecs.debezium.records import OP_LETTERS, RecordPlan
 from tailrace.codecs.debezium.settings import Binary, DebeziumSettings
 from tailrace.codecs.debezium.tables import Table, wrapping
-from tailrace.codecs.fragments import join
 from tailrace.codecs.rows import ChangedRows, chosen
+from tailrace.columns.fragments import join
 from tailrace.columns.text import quoted
 from tailrace.errors import ValueRefused
 from tailrace.model.changes import Changes
@@ -34,7 +34,7 @@ UNCOUNTED = "nobody has counted the changes of a table in its transaction"
 class DebeziumCodec(KeyedCodec):
     def __init__(self, settings: DebeziumSettings, now_ns: Callable[[], int] = time.time_ns) -> None:
         super().__init__(settings, now_ns)
-        self._wrap_message = wrapping(_message_schema(self.origin.schema), settings)
+        self._wrap_message = wrapping(_message_schema(settings.connector, self.origin.schema), settings)
 
     def value_of(self, event: Event, table: Table, letter: str) -> bytes:
         now = self.now_ns()
@@ -89,19 +89,19 @@ class DebeziumCodec(KeyedCodec):
                 ',"after":',
                 chosen(rows.after, plan.has_after, plan.change),
                 ',"source":',
-                *self._origins(changes, facts, plan.change),
+                *self._origins(changes, facts, plan.change, now // 1000),
                 ',"op":"',
                 OP_LETTERS.take(pa.array(plan.letter)),
                 f'","ts_ms":{now // 1_000_000},"ts_us":{now // 1000},"ts_ns":{now}}}{tail}',
             ]
         )
 
-    def _origins(self, changes: Changes, facts: Facts, change: Integers) -> list[str | pa.StringArray]:
+    def _origins(self, changes: Changes, facts: Facts, change: Integers, now_us: int) -> list[str | pa.StringArray]:
         """The source and the transaction of each record."""
-        moments, place = moments_of(changes, facts)
+        moments, place = moments_of(changes, facts, now_us)
         of_record = pa.array(place[change])
         blocks = self.origin.blocks(moments).take(of_record)
-        if not self.settings.transactions:
+        if not self.settings.transactions or facts.reads is not None or facts.late:
             return [blocks, ',"transaction":null']
         if facts.table_numbers is None:
             raise ValueRefused(UNCOUNTED, table=changes.schema.table)
@@ -111,13 +111,13 @@ class DebeziumCodec(KeyedCodec):
         return [blocks, ',"transaction":{"id":', quoted(ids), *order]
 
 
-def _message_schema(source: Schema) -> Schema:
+def _message_schema(connector: str, source: Schema) -> Schema:
     content = schemas.fields_of({"prefix": ("string", True), "content": ("bytes", True)})
-    message = schemas.struct(content, "io.debezium.connector.postgresql.Message", 1)
+    message = schemas.struct(content, f"io.debezium.connector.{connector}.Message", 1)
     fields = [
         *schemas.fields_of({"op": ("string", False), "ts_ms": ("int64", True)}),
         schemas.field("source", source, optional=False),
         schemas.field("transaction", schemas.TRANSACTION, optional=True),
         schemas.field("message", message, optional=False),
     ]
-    return schemas.whole(schemas.struct(fields, "io.debezium.connector.postgresql.MessageValue", 1))
+    return schemas.whole(schemas.struct(fields, f"io.debezium.connector.{connector}.MessageValue", 1))

@@ -20,7 +20,7 @@ from tailrace.codecs.debezium import moments, numbers
 from tailrace.codecs.debezium.numbers import base64_text
 from tailrace.codecs.debezium.settings import Binary, DebeziumSettings, Decimals, Intervals
 from tailrace.errors import ValueRefused
-from tailrace.model.types import ColumnType, Kind
+from tailrace.model.types import ColumnType, Kind, label_of
 
 Schema = dict[str, Any]
 Write = Callable[[Any], Any]
@@ -148,12 +148,6 @@ def _zoned(digits: int) -> Logical:
 def _enum(type_: ColumnType, settings: DebeziumSettings) -> Logical:
     allowed = ",".join(label_of(label) for label in type_.labels)
     return _string(named("string", "io.debezium.data.Enum", allowed=allowed), settings)
-
-
-def label_of(label: str) -> str:
-    """A label without the number and the transaction that a source may have put before it."""
-    match = re.fullmatch(r"\d+:\d+:(.*)", label, re.DOTALL)
-    return label if match is None else match[1]
 
 
 def _other(type_: ColumnType, settings: DebeziumSettings) -> Logical:

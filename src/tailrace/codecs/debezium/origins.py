@@ -7,7 +7,7 @@ a transaction have the same `lsn`, which grows in the order of commits.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -17,9 +17,11 @@ from msgspec.json import encode
 from tailrace.codecs.debezium.logical import Schema
 from tailrace.codecs.debezium.schemas import SNAPSHOT_FIELD, fields_of, struct
 from tailrace.codecs.debezium.settings import DebeziumSettings
-from tailrace.codecs.fragments import join
+from tailrace.columns.fragments import join
+from tailrace.model.positions import Binlog
 
 _LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
+_MARIADB_GTID = re.compile(r"\d+-(\d+)-\d+")
 
 
 class Moment(NamedTuple):
@@ -45,9 +47,13 @@ class Origin(Protocol):
     def blocks(self, moments: Sequence[Moment]) -> pa.StringArray:
         """`block` of changes of one table in many transactions."""
 
+    def place(self, moment: Moment) -> tuple[str, str]:
+        """What the source calls a place in its log, and where this one is."""
+
 
 def origin_of(settings: DebeziumSettings) -> Origin:
-    return PostgresOrigin(settings) if settings.connector in ("postgresql", "postgres") else PlainOrigin(settings)
+    """By the kind of the source; one that is not known here has its position as text."""
+    return ORIGINS.get(settings.connector, PlainOrigin)(settings)
 
 
 class Heads:
@@ -55,7 +61,7 @@ class Heads:
 
     def __init__(self, settings: DebeziumSettings) -> None:
         known = {"version": settings.version, "connector": settings.connector, "name": settings.name}
-        self._head = encode(known).decode()[:-1] + ',"ts_ms":'
+        self.head = encode(known).decode()[:-1] + ',"ts_ms":'
         self._database = encode(settings.database).decode()
         self._tables: dict[tuple[str, str], str] = {}
 
@@ -65,13 +71,13 @@ class Heads:
         table = self._tables.get(names)
         if table is None:
             table = self._tables[names] = f',"schema":{_text(moment.schema)},"table":{_text(moment.table)}'
-        return self._head, f',"snapshot":"{moment.snapshot}","db":{self._database},"sequence":', table
+        return self.head, f',"snapshot":"{moment.snapshot}","db":{self._database},"sequence":', table
 
     def written(self, moment: Moment, sequence: str) -> str:
         """Up to the table. A `sequence` is JSON."""
         head, snapshot, table = self.parts(moment)
         at_us = moment.at_us
-        return f'{head}{at_us // 1000}{snapshot}{sequence},"ts_us":{at_us},"ts_ns":{at_us}000{table}'
+        return f'{head}{at_us // 1000}{snapshot}{sequence},"ts_us":{at_us},"ts_ns":{at_us * 1000}{table}'
 
 
 def _text(value: Any) -> str:
@@ -126,12 +132,17 @@ class PostgresOrigin:
         xid = pa.array([moment.transaction for moment in moments], pa.string())
         head, snapshot, table = self._heads.parts(moments[0])
         sequence = ['"[\\"', lsn, '\\",\\"', lsn, '\\"]","ts_us":']
-        tail = [f'000{table},"txId":', xid, ',"lsn":', lsn, ',"xmin":null,"origin":null,"origin_lsn":null}']
-        return join([head, ms, snapshot, *sequence, us, ',"ts_ns":', us, *tail])
+        ns = pc.if_else(pc.equal(at_us, 0), us, join([us, "000"]))  # as text: its integers may be past 64 bits
+        tail = [f'{table},"txId":', xid, ',"lsn":', lsn, ',"xmin":null,"origin":null,"origin_lsn":null}']
+        return join([head, ms, snapshot, *sequence, us, ',"ts_ns":', ns, *tail])
 
     def transaction_id(self, moment: Moment) -> str:
         lsn = lsn_of(moment.position)
         return moment.transaction if lsn is None else f"{moment.transaction}:{lsn}"
+
+    def place(self, moment: Moment) -> tuple[str, str]:
+        lsn = lsn_of(moment.position)
+        return ("position", moment.position) if lsn is None else ("lsn", str(lsn))
 
 
 def lsn_of(position: str) -> int | None:
@@ -144,6 +155,64 @@ def _sequence(lsn: int | None, moment: Moment) -> str:
     if lsn is None:
         return "null"
     return f'"[\\"{lsn}\\",\\"{lsn}\\"]"' if moment.transaction else f'"[null,\\"{lsn}\\"]"'
+
+
+class BinlogOrigin:
+    """MySQL and MariaDB: the database stands in `db`, and there is no `schema`.
+
+    A server whose transactions have GTIDs is followed by those: `file` is empty and `pos` 0 then, as we do not know
+    them. Else they are where the transaction ends. `row` is 0 and `thread` and `query` are null: the log does not keep
+    them. Of a row of a snapshot, `gtid` is the set that the snapshot had seen.
+    """
+
+    def __init__(self, settings: DebeziumSettings) -> None:
+        self._heads = Heads(settings)
+        own = {
+            "table": ("string", True),
+            "server_id": ("int64", False),
+            "gtid": ("string", True),
+            "file": ("string", False),
+            "pos": ("int64", False),
+            "row": ("int32", False),
+            "thread": ("int64", True),
+            "query": ("string", True),
+        }
+        fields = [
+            *fields_of({**_COMMON, "ts_ms": ("int64", False)}),
+            SNAPSHOT_FIELD,
+            *fields_of({"db": ("string", False), "sequence": ("string", True)}),
+            *fields_of({"ts_us": ("int64", True), "ts_ns": ("int64", True), **own}),
+        ]
+        self.schema = struct(fields, f"io.debezium.connector.{settings.connector}.Source", 1)
+
+    def block(self, moment: Moment) -> str:
+        place = Binlog.parse(moment.position)
+        gtid = None if place is not None else moment.transaction or moment.position or None
+        file, pos = ("", 0) if place is None else (f"{place.name}.{place.digits}", place.offset)
+        at_us = moment.at_us
+        own = f'"server_id":{_server_id(gtid)},"gtid":{_text(gtid)},"file":{_text(file)},"pos":{pos}'
+        return (
+            f'{self._heads.head}{at_us // 1000},"snapshot":"{moment.snapshot}","db":{_text(moment.schema)},'
+            f'"sequence":null,"ts_us":{at_us},"ts_ns":{at_us * 1000},"table":{_text(moment.table or None)},{own},'
+            '"row":0,"thread":null,"query":null}'
+        )
+
+    def blocks(self, moments: Sequence[Moment]) -> pa.StringArray:
+        return pa.array([self.block(moment) for moment in moments], pa.string())
+
+    def transaction_id(self, moment: Moment) -> str:
+        place = Binlog.parse(moment.transaction)
+        return moment.transaction if place is None else f"file={place.name}.{place.digits},pos={place.offset}"
+
+    def place(self, moment: Moment) -> tuple[str, str]:
+        is_file = Binlog.parse(moment.position) is not None
+        return "pos" if is_file else "gtid", moment.position if is_file else moment.transaction or moment.position
+
+
+def _server_id(gtid: str | None) -> int:
+    """A GTID of MariaDB has it in its midst; 0, as for a row of a snapshot, where nobody tells."""
+    found = _MARIADB_GTID.fullmatch(gtid or "")
+    return int(found[1]) if found is not None else 0
 
 
 class PlainOrigin:
@@ -166,3 +235,15 @@ class PlainOrigin:
 
     def transaction_id(self, moment: Moment) -> str:
         return moment.transaction
+
+    def place(self, moment: Moment) -> tuple[str, str]:
+        return "position", moment.position
+
+
+ORIGINS: dict[str, Callable[[DebeziumSettings], Origin]] = {
+    "postgresql": PostgresOrigin,
+    "postgres": PostgresOrigin,
+    "mysql": BinlogOrigin,
+    "mariadb": BinlogOrigin,
+}
+"""By the kind of the source that the changes are of."""

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.json import encode
 
-from tailrace.codecs import fragments
 from tailrace.codecs.debezium import schemas
 from tailrace.codecs.debezium.columnar import fragment_of
 from tailrace.codecs.debezium.logical import Logical, Schema, logical_of
 from tailrace.codecs.debezium.settings import DebeziumSettings
+from tailrace.columns import fragments
 from tailrace.errors import ValueRefused
 from tailrace.model.changes import Flags
 from tailrace.model.event import Event, Row
@@ -25,16 +25,17 @@ class Table:
 
     def __init__(self, schema: TableSchema, source: Schema, settings: DebeziumSettings) -> None:
         self.schema, self.settings = schema, settings
-        self.prefix = f"{settings.name}.{schema.schema}.{schema.name}"
+        self.prefix = prefix_of(schema, settings)
         self.columns = {column.name: logical_of(column.type, settings) for column in schema.columns}
         self.key = {name: self.columns[name] for name in schema.key}
         self.fragments = {
             column.name: fragment_of(column.type, self.columns[column.name], settings) for column in schema.columns
         }
         self.row_schema = schemas.row_schema(self.prefix, self.columns, schema.key)
-        key_schema = schemas.key_schema(self.prefix, self.key)
-        self.wrap_key = wrapping(key_schema, settings)
-        self.wrap_value = wrapping(schemas.envelope_schema(self.prefix, self.row_schema, source), settings)
+        self.key_schema = schemas.key_schema(self.prefix, self.key)
+        self.value_schema = schemas.envelope_schema(self.prefix, self.row_schema, source)
+        self.wrap_key = wrapping(self.key_schema, settings)
+        self.wrap_value = wrapping(self.value_schema, settings)
 
     def write_key(self, row: Row | None) -> bytes | None:
         if row is None or not self.key:
@@ -77,7 +78,11 @@ class Table:
     def write_keys(self, rows: pa.RecordBatch) -> pa.StringArray:
         """`write_key` of all rows; there has to be a key."""
         head, tail = (part.decode() for part in self.wrap_key)
-        return fragments.join([head, fragments.objects(self._fragments(rows, self.key), rows.num_rows), tail])
+        return fragments.join([head, self.key_objects(rows), tail])
+
+    def key_objects(self, rows: pa.RecordBatch) -> pa.StringArray:
+        """The keys without their schema."""
+        return fragments.objects(self._fragments(rows, self.key), rows.num_rows)
 
     def _fragments(self, rows: pa.RecordBatch, names: Iterable[str]) -> dict[str, pa.StringArray]:
         written: dict[str, pa.StringArray] = {}
@@ -107,6 +112,11 @@ class Table:
             except ValueRefused as error:
                 raise refused(self.schema, name, error) from error
         return written
+
+
+def prefix_of(schema: TableSchema, settings: DebeziumSettings) -> str:
+    """What the names of a table's schemas begin with."""
+    return f"{settings.name}.{schema.schema}.{schema.name}"
 
 
 def refused(schema: TableSchema, name: str, error: ValueRefused) -> ValueRefused:

@@ -119,7 +119,7 @@ class PostgresCapture(Capture):
         with source_errors(self._url, "reading the slot"), connect(self._url) as connection:
             found = read_slot(connection, slot)
         if found is None or found.confirmed is None or parse_lsn(found.confirmed) > parse_lsn(after):
-            self.close()
+            self._stream.close()
             begins = "is gone" if found is None or found.confirmed is None else f"begins at {found.confirmed}"
             raise PositionLost(f"replication slot {slot} {begins}, and what follows {after} is needed")
         return found.catalog_xmin or 0

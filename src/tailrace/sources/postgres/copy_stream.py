@@ -10,7 +10,6 @@ Protocol pages: "Message Formats" (CopyData, CopyDone, ErrorResponse) and "COPY"
 from __future__ import annotations
 
 import os
-import select
 import socket
 import struct
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ from tailrace.errors import DecodeError
 from tailrace.model.frames import PADDING
 from tailrace.sources.postgres.pgoutput import pack
 from tailrace.sources.postgres.values.lanes import Bytes, Integers, big_endian
+from tailrace.sources.readiness import readable
 
 BLOCK = 2 << 20  # handed out together; a larger row comes alone
 ROWS = 32_768  # at the most, when they come one by one
@@ -104,7 +104,7 @@ def _filled(wire: socket.socket, splitter: _Splitter) -> tuple[Bytes, int]:
         if not count:
             raise pg.OperationalError("server closed the connection unexpectedly")
         filled += count
-        if filled >= splitter.needed and not select.select([wire], [], [], 0)[0]:
+        if filled >= splitter.needed and not readable([wire], 0):
             break
     return block, filled
 

@@ -170,7 +170,7 @@ def index_transactions(
         np.concatenate([xid, np.zeros(len(marks), np.int64), nothing]),
         np.concatenate([time, mark_time, nothing]),
         np.concatenate([commit, mark_position, lone_position]),
-        np.concatenate([end_position, mark_position, lone_position + 1]),  # what lies before that is not sent again
+        np.concatenate([end_position, mark_position, lone_position]),  # a message tells where its record ends
     ]
     order = np.argsort(columns[0], kind="stable")
     arrays = [pa.array(column[order]) for column in columns]

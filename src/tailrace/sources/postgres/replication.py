@@ -6,7 +6,6 @@ messages; it answers the server's keepalives whatever its caller is waiting for,
 
 from __future__ import annotations
 
-import select
 import struct
 import time
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from tailrace.errors import PositionLost, SourceRefused, SourceUnavailable
 from tailrace.sources.postgres.connection import connect, server_of
 from tailrace.sources.postgres.pgoutput import EPOCH_US
 from tailrace.sources.postgres.positions import format_lsn
+from tailrace.sources.readiness import readable
 
 _DATA, _KEEPALIVE = ord("w"), ord("k")
 _STATUS = struct.Struct(">cqqqqb")
@@ -82,6 +82,9 @@ class ReplicationStream:
         size = 0
         for _ in range(BURST):
             length, data = get(1)
+            if length == 0:  # libpq takes in little at a time: ask it for more before anybody waits
+                self.pgconn.consume_input()
+                length, data = get(1)
             if length > 0:
                 if data[0] == _DATA:
                     append(data[_PAYLOAD:])
@@ -99,8 +102,7 @@ class ReplicationStream:
     def wait(self, seconds: float, *wake: Any) -> bool:
         """Wait until something arrives, at most `seconds`; true if there is something to read on the stream."""
         socket = self.pgconn.socket
-        ready, _, _ = select.select([socket, *wake], [], [], seconds)
-        if socket in ready:
+        if socket in readable([socket, *wake], seconds):
             try:
                 self.pgconn.consume_input()
             except psycopg.Error as error:
@@ -110,7 +112,7 @@ class ReplicationStream:
 
     def wait_only(self, seconds: float, *wake: Any) -> None:
         """Wait for `wake`, reading nothing from the server: its data stays in its own buffers."""
-        select.select(list(wake), [], [], seconds)
+        readable(wake, seconds)
 
     def send_status(self, received: int, confirmed: int, *, wants_reply: bool = False) -> None:
         """Tell the server what we have (`received`) and what it may forget (`confirmed`)."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -13,6 +12,7 @@ from psycopg import pq, sql
 
 from tailrace.errors import PositionLost, SourceRefused
 from tailrace.sources.postgres.connection import connect
+from tailrace.sources.readiness import readable
 
 PLUGIN = "pgoutput"
 FAILOVER_VERSION = 170_000
@@ -127,7 +127,7 @@ def _run(connection: psycopg.Connection[Any], statement: bytes, tick: Callable[[
 
 
 def _has_answered(connection: psycopg.Connection[Any], seconds: float) -> bool:
-    select.select([connection.pgconn.socket], [], [], seconds)
+    readable([connection.pgconn.socket], seconds)
     connection.pgconn.consume_input()
     return not connection.pgconn.is_busy()
 

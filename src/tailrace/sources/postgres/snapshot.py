@@ -51,6 +51,14 @@ _STORAGE = """
 SELECT coalesce(pg_relation_filenode(%s::regclass), 0)::bigint, coalesce(pg_relation_size(%s::regclass), 0),
     current_setting('block_size')::bigint
 """
+_SEEN = """
+SELECT count(*) FROM pg_class WHERE oid = ANY (%s::oid[]) AND relfilenode = coalesce(pg_relation_filenode(oid), 0)
+"""
+"""How many relations are in the files that they were in when the transaction's snapshot was taken."""
+_SHAPE = """
+SELECT string_agg(concat_ws(':', attnum, atttypid, atttypmod, attisdropped), ',' ORDER BY attnum)
+FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0
+"""
 _NAMES = """
 SELECT ARRAY(SELECT (pg_identify_object_as_address('pg_class'::regclass, %s::oid, number)).object_names[3]
     FROM unnest(%s::int[]) WITH ORDINALITY listed (number, place) ORDER BY place)
@@ -80,7 +88,7 @@ def export_snapshot(url: str) -> Iterator[ExportedSnapshot]:
         yield ExportedSnapshot(row[0], row[1], position)
 
 
-def _import(connection: psycopg.Connection[Any], url: str, snapshot: str) -> None:
+def import_snapshot(connection: psycopg.Connection[Any], url: str, snapshot: str) -> None:
     """Begin a transaction that sees what the exported snapshot sees."""
     connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     try:
@@ -163,7 +171,25 @@ def _seen_storage(connection: psycopg.Connection[Any], relation: str) -> int | N
     return None if row is None else int(row[0])
 
 
-def _has_name(connection: psycopg.Connection[Any], table: TableSchema) -> bool:
+def is_blind(connection: psycopg.Connection[Any], table: TableSchema) -> bool:
+    """Whether the transaction's snapshot can not see the rows of a table that is locked."""
+    parts = [oid for _, oid in _leaves(connection, table)]
+    row = connection.execute(_SEEN, [parts]).fetchone()
+    assert row is not None
+    return bool(row[0] != len(parts))
+
+
+def shape(connection: psycopg.Connection[Any], table: TableSchema) -> str | None:
+    """A word for the columns of a table, with their types, as the transaction sees them; None if it sees no such table.
+
+    Of two that are equal, one is read as the other is.
+    """
+    name = sql.Identifier(table.schema, table.name).as_string(None)
+    row = connection.execute(_SHAPE, [str(table.relation or name)]).fetchone()
+    return None if row is None else row[0]
+
+
+def has_name(connection: psycopg.Connection[Any], table: TableSchema) -> bool:
     """Whether what has its name is `table`, for as long as a lock on that is held."""
     name = sql.Identifier(table.schema, table.name).as_string(None)
     row = connection.execute("SELECT to_regclass(%s)::oid::bigint", [name]).fetchone()
@@ -171,7 +197,7 @@ def _has_name(connection: psycopg.Connection[Any], table: TableSchema) -> bool:
     return not table.relation or bool(row[0] == table.relation)
 
 
-def _has_columns(connection: psycopg.Connection[Any], table: TableSchema) -> bool:
+def has_columns(connection: psycopg.Connection[Any], table: TableSchema) -> bool:
     """Whether the columns of `table` are those of their names, for as long as a lock on one of its parts is held.
 
     Without a rewrite, and with all its names, a table may have exchanged them.
@@ -194,17 +220,17 @@ def read_chunk(
 ) -> Iterator[Rows]:
     """The rows of one chunk, as the snapshot sees them. Raises TableRewritten if its pages are not the planned ones."""
     is_encoded = form == POSTGRES_COPY and all(has_binary_decoder(column.type) for column in table.columns)
-    read = _copy_encoded if is_encoded else _copy_rows
+    read = _copy_encoded if is_encoded else copy_rows
     pages = from_json(chunk.place, Pages)
     with connect(url, application="tailrace copy", lock_seconds=LOCK_SECONDS) as connection:
         try:
-            _import(connection, url, snapshot)
+            import_snapshot(connection, url, snapshot)
             # taking the lock first: from here on nobody can rewrite the table under us
             connection.execute(f"LOCK TABLE ONLY {pages.relation} IN ACCESS SHARE MODE".encode())
             files = _storage(connection, pages.relation)[0], _seen_storage(connection, pages.relation)
             if set(map(str, files)) != {chunk.storage}:
                 raise TableRewritten(chunk.table)
-            if not _has_columns(connection, table):
+            if not has_columns(connection, table):
                 raise TableRewritten(chunk.table)
             yield from read(connection, table, _pages_query(table, pages, where))
             connection.execute("COMMIT")
@@ -226,18 +252,17 @@ def read_all(
     """
     doing = f"reading {table.table}"
     with table_errors(url, table, doing), connect(url, lock_seconds=LOCK_SECONDS) as connection:
-        rows = _from(connection, table)
-        query = f"{_select(table, as_text=as_text)} FROM {rows}"
+        rows = from_clause(connection, table)
+        query = f"{select(table, as_text=as_text)} FROM {rows}"
         if snapshot is not None:
-            _import(connection, url, snapshot)
+            import_snapshot(connection, url, snapshot)
             connection.execute(f"LOCK TABLE {rows} IN ACCESS SHARE MODE".encode())
-            for relation, _ in _leaves(connection, table):
-                if _storage(connection, relation)[0] != _seen_storage(connection, relation):
-                    raise TableRewritten(table.table)
-        yield from _copy_rows(connection, table, query, as_text=as_text)
+            if is_blind(connection, table):
+                raise TableRewritten(table.table)
+        yield from copy_rows(connection, table, query, as_text=as_text)
 
 
-def _from(connection: psycopg.Connection[Any], table: TableSchema) -> str:
+def from_clause(connection: psycopg.Connection[Any], table: TableSchema) -> str:
     """The table's own rows. Those of tables that inherit from it are streamed, and so copied, under their own names."""
     name = sql.Identifier(table.schema, table.name).as_string(None)
     row = connection.execute("SELECT relkind = 'p' FROM pg_class WHERE oid = to_regclass(%s)", [name]).fetchone()
@@ -247,10 +272,10 @@ def _from(connection: psycopg.Connection[Any], table: TableSchema) -> str:
 def _pages_query(table: TableSchema, pages: Pages, where: str) -> str:
     inside = f"ctid >= '({pages.first},0)'::tid AND ctid < '({pages.end},0)'::tid"
     condition = f" AND ({where}\n)" if where else ""
-    return f"{_select(table)} FROM ONLY {pages.relation} WHERE {inside}{condition}"
+    return f"{select(table)} FROM ONLY {pages.relation} WHERE {inside}{condition}"
 
 
-def _select(table: TableSchema, *, as_text: bool = False) -> str:
+def select(table: TableSchema, *, as_text: bool = False) -> str:
     return "SELECT " + ", ".join(_expression(column, as_text) for column in table.columns)
 
 
@@ -259,7 +284,7 @@ def _expression(column: Column, as_text: bool) -> str:
     return text_expression(name) if as_text or not has_binary_decoder(column.type) else name
 
 
-def _copy_rows(
+def copy_rows(
     connection: psycopg.Connection[Any], table: TableSchema, query: str, *, as_text: bool = False
 ) -> Iterator[pa.RecordBatch]:
     is_text = [as_text or not has_binary_decoder(column.type) for column in table.columns]
@@ -323,9 +348,9 @@ def read_rows(url: str, table: TableSchema, keys: pa.RecordBatch) -> pa.RecordBa
     doing = f"reading rows of {table.table}"
     with table_errors(url, table, doing), connect(url) as connection:
         connection.execute("BEGIN")  # so that nobody alters it before we have looked
-        query = f"{_select(table)} FROM {_from(connection, table)} WHERE {where}"
-        batches = list(_copy_rows(connection, table, query))
-        if not _has_name(connection, table) or not _has_columns(connection, table):
+        query = f"{select(table)} FROM {from_clause(connection, table)} WHERE {where}"
+        batches = list(copy_rows(connection, table, query))
+        if not has_name(connection, table) or not has_columns(connection, table):
             raise SourceRefused(f"{table.table} has other columns by now than the change that is to be completed")
     if not batches:
         return table.no_rows()

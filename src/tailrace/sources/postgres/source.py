@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from types import MappingProxyType
 
@@ -16,8 +16,9 @@ from tailrace.config import TablePatterns
 from tailrace.errors import PositionLost, SourceRefused, SourceUnavailable
 from tailrace.model.changes import Changes
 from tailrace.model.chunk import Chunk
+from tailrace.model.details import TableDetails
 from tailrace.model.lifecycle import StoredAs
-from tailrace.model.rows import Rows
+from tailrace.model.rows import ReadRows, Rows
 from tailrace.model.schema import TableSchema
 from tailrace.model.watermark import SourceIdentity
 from tailrace.sources.base import (
@@ -32,8 +33,10 @@ from tailrace.sources.base import (
 from tailrace.sources.postgres import (
     catalog,
     defaults,
+    details,
     followed,
     identity,
+    lookup,
     pgoutput,
     positions,
     preflight,
@@ -117,6 +120,9 @@ class PostgresSource(Source):
             assert slot.confirmed is not None
             return slot.confirmed
 
+    def new_start(self, oldest: str, needed: Collection[str] | None) -> str:
+        return oldest  # the slot itself is at what somebody needs
+
     def publish(self, is_known: Callable[[str], bool]) -> Published:
         """Publish the tables that have come, and those whose identity came or went in the right way. Cheap.
 
@@ -164,6 +170,13 @@ class PostgresSource(Source):
             ]
             lacking = [table for table in wanted.values() if table.oid not in published]
             return found + [_unpublished(t, refused[t.table]) for t in lacking if t.table in refused]
+
+    def details(self, tables: Iterable[TableSchema]) -> dict[str, TableDetails]:
+        with source_errors(self.url, "reading the catalog"), connect(self.url) as connection:
+            return details.table_details(connection, tables)
+
+    def index_statement(self, table: TableSchema, columns: Sequence[str]) -> str:
+        return details.index_statement(table, columns)
 
     def is_founder(self, facts: TableFacts) -> bool:
         return self._founders.get(facts.schema.relation) == facts.membership
@@ -238,6 +251,11 @@ class PostgresSource(Source):
     def read_where(self, table: TableSchema, chunk: Chunk, snapshot_id: str, where: str) -> Iterator[pa.RecordBatch]:
         return snapshot.read_where(self.url, table, chunk, snapshot_id, where)
 
+    def read_written(
+        self, table: TableSchema, chunk: Chunk, snapshot_id: str, seen_by: str
+    ) -> Iterator[pa.RecordBatch]:
+        return snapshot.read_where(self.url, table, chunk, snapshot_id, visibility.written_since(seen_by))
+
     def read_all(self, table: TableSchema, snapshot_id: str | None = None) -> Iterator[pa.RecordBatch]:
         return snapshot.read_all(self.url, table, snapshot=snapshot_id, as_text=True)
 
@@ -251,6 +269,9 @@ class PostgresSource(Source):
 
     def read_rows(self, table: TableSchema, keys: pa.RecordBatch) -> pa.RecordBatch:
         return snapshot.read_rows(self.url, table, keys)
+
+    def reader(self, snapshot_id: str) -> AbstractContextManager[ReadRows]:
+        return lookup.reader(self.url, snapshot_id)
 
     def captures(self, table: TableSchema) -> bool:
         return self.patterns.matches(table.schema, table.name)

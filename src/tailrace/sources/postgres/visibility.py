@@ -27,6 +27,17 @@ def running(snapshot: str) -> npt.NDArray[np.int64]:
     return parse_snapshot(snapshot)[2] % _EPOCH
 
 
+def written_since(snapshot: str) -> str:
+    """A condition in SQL on the rows that a snapshot may not see: written by its oldest running transaction, or later.
+
+    A part of a transaction (a savepoint) has an id of its own, which no snapshot lists: so all later ones count.
+    """
+    newest = "pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+    own = "xmin::text::bigint"
+    whole = f"({newest} - {newest} % {_EPOCH} + {own} - CASE WHEN {own} > {newest} % {_EPOCH} THEN {_EPOCH} ELSE 0 END)"
+    return f"{whole} >= {parse_snapshot(snapshot)[0]}"
+
+
 def parse_snapshot(text: str) -> tuple[int, int, npt.NDArray[np.int64]]:
     try:
         xmin, xmax, running = text.split(":")

@@ -14,7 +14,7 @@ from tailrace.columns.text import to_text
 from tailrace.model.types import ColumnType, Kind
 from tailrace.sinks.sql.dialect import Reading
 from tailrace.sinks.sql.mysql.flavor import Flavor
-from tailrace.sinks.sql.mysql.types import decimal_of
+from tailrace.sinks.sql.mysql.types import decimal_of, is_same
 
 _AS_IS = {Kind.BYTES, Kind.TEXT, Kind.ENUM, Kind.UUID, Kind.JSON, Kind.OTHER, Kind.ARRAY, Kind.TIMETZ, Kind.INTERVAL}
 _WIDE = Context(prec=2000)
@@ -29,7 +29,7 @@ class MySqlReading(Reading):
 
     def selected(self, name: str, type_: ColumnType) -> str:
         """Texts and bytes as they are, others as the text of their value. A float would be shown with six digits."""
-        if type_.kind in _AS_IS:
+        if type_.kind in _AS_IS and not is_same(type_):
             return name
         return f"CAST(CAST({name} AS DOUBLE) AS CHAR)" if type_.kind is Kind.FLOAT32 else f"CAST({name} AS CHAR)"
 

@@ -35,6 +35,13 @@ _FIXED = {
     Kind.TIMESTAMPTZ: ("datetime(6)", 8),
 }
 """The type, and its bytes in a key."""
+_SAME = {
+    **dict.fromkeys((Kind.INT16, Kind.INT32, Kind.INT64, Kind.DECIMAL), r"(tiny|small|medium|big)?int( unsigned)?"),
+    Kind.OTHER: r"time(\(\d\))?",
+}
+"""By kind: the names of types that a MySQL source has, and that are kept."""
+_LABEL_SIZE = 255
+"""The longest label of an ENUM of MySQL's."""
 _TEXT_SIZES = {Kind.TIMETZ: 40, Kind.INTERVAL: 80, Kind.ENUM: 63}
 
 
@@ -82,14 +89,16 @@ def collated(type_: str, collation: str) -> str:
 
 def is_open_ended(type_: ColumnType) -> bool:
     """A text or bytes of any length."""
-    return type_.kind not in _FIXED and decimal_of(type_) is None and text_size(type_) is None
+    return type_.kind not in _FIXED and decimal_of(type_) is None and text_size(type_) is None and not is_same(type_)
 
 
 def text_size(type_: ColumnType) -> int | None:
     """The most characters of a short text; None for a long one, and for what is no text."""
+    if type_.name.startswith("enum("):
+        return _LABEL_SIZE
     if type_.kind in _TEXT_SIZES:
         return _TEXT_SIZES[type_.kind]
-    limited = re.fullmatch(r"(?:character varying|character)\((\d+)\)", type_.name)
+    limited = re.fullmatch(r"(?:character varying|character|varchar|char)\((\d+)\)(?: collate \w+)?", type_.name)
     if type_.kind is Kind.TEXT and limited and int(limited[1]) <= _SHORT:
         return int(limited[1])
     return None
@@ -111,6 +120,8 @@ def decimal_of(type_: ColumnType) -> tuple[int, int] | None:
 
 def declared(type_: ColumnType, key_bytes: int | None = None) -> str:
     """The type of a column; in a key it may have so many bytes."""
+    if is_same(type_):
+        return type_.name
     if type_.kind in _FIXED:
         return _FIXED[type_.kind][0]
     if (digits := decimal_of(type_)) is not None:
@@ -121,6 +132,11 @@ def declared(type_: ColumnType, key_bytes: int | None = None) -> str:
     if size is not None:
         return f"varchar({size})"
     return "longtext" if key_bytes is None else f"varchar({key_bytes // _BYTES_PER_CHARACTER})"
+
+
+def is_same(type_: ColumnType) -> bool:
+    """Whether a column has the very type that it has at a MySQL source, because its values are the same then."""
+    return type_.kind in _SAME and re.fullmatch(_SAME[type_.kind], type_.name) is not None
 
 
 def _key_bytes(type_: ColumnType) -> int:

@@ -1,0 +1,1 @@
+"""The row itself, with what happened to it beside its columns."""

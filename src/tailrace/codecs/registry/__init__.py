@@ -1,0 +1,1 @@
+"""A schema registry, as Confluent's REST interface has it."""

@@ -1,0 +1,3 @@
+"""OpenSearch as a sink: a document a row of a virtual table."""
+
+from tailrace.sinks.opensearch.sink import OpenSearchSink as OpenSearchSink
