@@ -1,4 +1,4 @@
-"""A real Kafka for tests, from Maven packages: brokers in KRaft mode, plain TCP on 127.0.0.1.
+"""A real Kafka for tests, from Maven packages: brokers in KRaft mode, plain TCP on 127.0.0.1, and other listeners.
 
 They end with the process that started them; as root they run as `nobody`. Ports stay the same over `kill`, `stop` and
 `restart`, so the URL stays true. With several brokers the first one is the controller too, and the one to leave alone:
@@ -43,18 +43,26 @@ LOGGING = """\
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A broker's number and where it listens."""
+    """A broker's number and where it listens; `ports` are those of its other listeners, by name."""
 
     number: int
     port: int
     controller_port: int
+    ports: dict[str, int] = {}
 
 
 class KafkaCluster:
     """One or more running brokers. Made with `start`; a context manager that stops them, and removes their folder."""
 
-    def __init__(self, brokers: int, owner: Owner, settings: Mapping[str, object], options: tuple[str, ...]) -> None:
-        self._owner, self.settings, self._options = owner, dict(settings), options
+    def __init__(
+        self,
+        brokers: int,
+        owner: Owner,
+        settings: Mapping[str, object],
+        options: tuple[str, ...],
+        listeners: Mapping[str, str],
+    ) -> None:
+        self._owner, self.settings, self._options, self._listeners = owner, dict(settings), options, dict(listeners)
         self._java, self._jars = maven.java(17), maven.jars("kafka-4.3.1", PACKAGES)
         if not owner.can_reach(self._jars):
             raise ServerUnavailable(
@@ -64,15 +72,26 @@ class KafkaCluster:
         self.folder = Path(tempfile.mkdtemp(prefix="tailrace-kafka-"))
         (self.folder / "log4j2.xml").write_text(LOGGING)
         owner.own(self.folder)
-        self.nodes = [Node(at + 1, processes.free_port(), processes.free_port()) for at in range(brokers)]
+        self.nodes = [self._node(at + 1) for at in range(brokers)]
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+
+    def _node(self, number: int) -> Node:
+        ports = {name: processes.free_port() for name in self._listeners}
+        return Node(number, processes.free_port(), processes.free_port(), ports)
 
     @classmethod
     def start(
-        cls, brokers: int = 1, settings: Mapping[str, object] | None = None, options: tuple[str, ...] = QUICK
+        cls,
+        brokers: int = 1,
+        settings: Mapping[str, object] | None = None,
+        options: tuple[str, ...] = QUICK,
+        listeners: Mapping[str, str] | None = None,
     ) -> Self:
-        """The first start on a machine downloads the broker. `options` are those of its Java."""
-        cluster = cls(brokers, Owner(), settings or {}, options)
+        """The first start on a machine downloads the broker. `options` are those of its Java.
+
+        `listeners` are more than the plain one: names, and their security protocols.
+        """
+        cluster = cls(brokers, Owner(), settings or {}, options, listeners or {})
         try:
             for node in cluster.nodes:
                 cluster._format(node)
@@ -90,6 +109,9 @@ class KafkaCluster:
     @property
     def url(self) -> str:
         return f"kafka://{self.servers}"
+
+    def servers_of(self, listener: str, host: str = "127.0.0.1") -> str:
+        return ",".join(f"{host}:{node.ports[listener]}" for node in self.nodes)
 
     def log_file(self, number: int = 1) -> Path:
         return self.folder / f"broker{number}.log"
@@ -161,7 +183,9 @@ class KafkaCluster:
 
     def _own_settings(self, node: Node) -> dict[str, object]:
         first, copies = self.nodes[0], min(len(self.nodes), 3)
-        listeners = [f"PLAINTEXT://127.0.0.1:{node.port}"]
+        listeners = [f"{name}://127.0.0.1:{port}" for name, port in {"PLAINTEXT": node.port, **node.ports}.items()]
+        advertised = ",".join(listeners)
+        protocols = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **self._listeners}
         if is_controller := node is first:
             listeners.append(f"CONTROLLER://127.0.0.1:{node.controller_port}")
         return {
@@ -170,8 +194,8 @@ class KafkaCluster:
             "controller.quorum.voters": f"1@127.0.0.1:{first.controller_port}",
             "controller.listener.names": "CONTROLLER",
             "listeners": ",".join(listeners),
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{node.port}",
-            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "advertised.listeners": advertised,
+            "listener.security.protocol.map": ",".join(f"{name}:{value}" for name, value in protocols.items()),
             "log.dirs": self.folder / f"broker{node.number}",
             "default.replication.factor": copies,
             "offsets.topic.replication.factor": copies,

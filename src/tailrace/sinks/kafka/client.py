@@ -20,11 +20,12 @@ SECONDS = 30.0
 
 FENCED = {KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH}
 FORBIDDEN = {
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: "write to, read and describe the topics of this sink",
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "create topics, or make them yourself",
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "use the transactional id, which is the name of the state topic",
-    KafkaError.GROUP_AUTHORIZATION_FAILED: "read with the group that is named as the state topic",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "topic",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "topic",  # only for making one, which a right on that topic allows, too
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "transactional-id",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "group",
 }
+"""What the missing right is about, as `kafka-acls` calls it."""
 UNTRUSTED = {KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._SSL}
 TOO_LARGE = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE}
 REFUSED = {
@@ -93,18 +94,39 @@ def _trust(settings: KafkaSettings) -> dict[str, Any]:
     return known | {"enable.ssl.certificate.verification": settings.verify_certificate}
 
 
-def explained(error: Exception, sink: str, doing: str, table: str | None = None) -> SinkError:
-    """What a failure means. A client's own words name topics and brokers, never a value."""
+class Right(msgspec.Struct, frozen=True):
+    """What a broker has to allow: an operation on a topic, a group or a transactional id."""
+
+    operation: str
+    name: str
+    kind: str = "topic"
+
+    def missing(self, sink: str, doing: str, table: str | None = None) -> SinkRejected:
+        what = self.kind.replace("-", " ")
+        return SinkRejected(
+            f"sink {sink}: the broker does not allow {doing}: our user lacks {self.operation} on {what} {self.name}",
+            hint=f"kafka-acls --add --allow-principal User:... --operation {self.operation} --{self.kind} {self.name}",
+            table=table,
+        )
+
+
+def explained(
+    error: Exception, sink: str, doing: str, table: str | None = None, right: Right | None = None
+) -> SinkError:
+    """What a failure means. A client's own words name topics and brokers, never a value.
+
+    `right` is what `doing` needs on a topic; on a group or a transactional id it is that on the state topic's name.
+    """
     found = error.args[0] if isinstance(error, KafkaException) and error.args else None
     if not isinstance(found, KafkaError):
         return SinkUnavailable(f"sink {sink} failed while {doing}: {error}")
     code = found.code()
     if code in FENCED:
         return SinkTaken(f"another run writes to sink {sink} now; this one must not any more")
+    if code in FORBIDDEN and right is not None:
+        return msgspec.structs.replace(right, kind=FORBIDDEN[code]).missing(sink, doing, table)
     if code in FORBIDDEN:
-        return SinkRejected(
-            f"sink {sink}: the broker does not allow {doing}", hint=f"allow our user to {FORBIDDEN[code]}", table=table
-        )
+        return SinkRejected(f"sink {sink}: the broker does not allow {doing}: {found.str()}", table=table)
     if code in UNTRUSTED:
         return SinkRejected(f"sink {sink}: the broker does not know us while {doing}: {found.str()}")
     if code in REFUSED:

@@ -6,7 +6,8 @@ begun to commit is there afterwards, what they had not is not. So whoever has ma
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -15,21 +16,28 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from tailrace import failpoints
 from tailrace.codecs.base import Record
 from tailrace.errors import SinkError, SinkRejected, SinkUnavailable
-from tailrace.sinks.kafka.client import SECONDS, TOO_LARGE, explained, gone
+from tailrace.sinks.kafka.client import SECONDS, Right, explained, gone
 from tailrace.sinks.kafka.settings import KafkaSettings
 from tailrace.sinks.kafka.staged import Messages
 from tailrace.sinks.kafka.state import Pairs
 
 INIT_SECONDS = 60.0
+STUCK_SECONDS = 3
+"""So long nothing is delivered before it is asked why: the client waits for minutes for a topic that is gone."""
+PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 PARTITION_UA = -1  # where the key says
 QUEUE_MESSAGES, QUEUE_KBYTES = 500_000, 128 * 1024
+
+
+Look = Callable[[Iterable[str]], "tuple[str, KafkaError] | None"]
+"""One of these topics that can not be written to, and why."""
 
 
 class Transaction:
     """What is sent in it is committed with it, or never seen."""
 
-    def __init__(self, producer: Producer, sink: str, failures: list[tuple[KafkaError, str]]) -> None:
-        self._producer, self._sink, self._failures = producer, sink, failures
+    def __init__(self, producer: Producer, look: Look, failures: list[tuple[KafkaError, str]]) -> None:
+        self._producer, self._look, self._failures = producer, look, failures
         self.tables: dict[str, str] = {}
         self.controls: set[str] = set()
 
@@ -62,12 +70,16 @@ class Transaction:
 
     def _put(self, topic: str, value: Any, key: Any, **how: Any) -> None:
         """As soon as there is room for it."""
+        stuck_at = time.monotonic() + STUCK_SECONDS
         while True:
             try:
                 self._producer.produce(topic, value, key, **how)
                 return
             except BufferError:
                 self._producer.poll(0.05)
+                if time.monotonic() > stuck_at:
+                    self._look_why()
+                    stuck_at = time.monotonic() + STUCK_SECONDS
                 if self._failures:
                     raise KafkaException(self._failures[0][0]) from None
 
@@ -89,17 +101,26 @@ class Transaction:
 
     def flush(self) -> None:
         """Until the brokers have everything; what can not be delivered breaks off the transaction."""
-        while self._producer.flush(1.0) and not self._failures:
-            continue
+        left, stuck = len(self._producer), 0
+        while (now := self._producer.flush(1.0)) and not self._failures:
+            left, stuck = now, (stuck + 1 if now == left else 0)
+            if stuck and stuck % STUCK_SECONDS == 0:
+                self._look_why()
         if self._failures:
             raise KafkaException(self._failures[0][0])
+
+    def _look_why(self) -> None:
+        """Nothing moves: where that is because of a topic, it is this one's failure."""
+        found = self._look((*self.tables, *self.controls))
+        if found is not None:
+            self._failures.append((found[1], found[0]))
 
 
 class TransactionalProducer:
     """Pickles without its connection."""
 
-    def __init__(self, name: str, client: dict[str, Any], settings: KafkaSettings, sink: str) -> None:
-        self._name, self._client, self._settings, self._sink = name, client, settings, sink
+    def __init__(self, name: str, client: dict[str, Any], settings: KafkaSettings, sink: str, look: Look) -> None:
+        self._name, self._client, self._settings, self._sink, self._look = name, client, settings, sink, look
         self._producer: Producer | None = None
         self._failures: list[tuple[KafkaError, str]] = []
 
@@ -119,7 +140,7 @@ class TransactionalProducer:
             producer.list_topics(self._name, timeout=SECONDS)  # or it takes half a second to find out who to ask
             producer.init_transactions(INIT_SECONDS)
         except KafkaException as error:
-            raise explained(error, self._sink, "being claimed") from error
+            raise explained(error, self._sink, "being claimed", right=Right("Write", self._name)) from error
         self._producer = producer
 
     def close(self) -> None:
@@ -136,7 +157,7 @@ class TransactionalProducer:
         """All that is sent inside, in one step at its end. After an error nobody knows: the next one to open does."""
         assert self._producer is not None
         producer, self._failures = self._producer, []
-        transaction = Transaction(producer, self._sink, self._failures)
+        transaction = Transaction(producer, self._look, self._failures)
         try:
             producer.begin_transaction()
             yield transaction
@@ -166,24 +187,29 @@ class TransactionalProducer:
         self, error: KafkaException, failures: list[tuple[KafkaError, str]], transaction: Transaction
     ) -> SinkError:
         """A message that was refused says more than the transaction that it broke."""
-        for failure, topic in failures:
-            table = transaction.tables.get(topic)
-            if failure.code() in TOO_LARGE:
-                return explained(KafkaException(failure), self._sink, f"writing to topic {topic}", table)
-            is_gone = failure.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
-            if is_gone and topic in transaction.controls:
-                return SinkUnavailable(f"sink {self._sink}: topic {topic} is gone, and is made again")
-            if is_gone:
-                return gone(topic, table, self._sink)
-            if failure.code() == KafkaError.INVALID_RECORD:
-                return SinkRejected(
-                    f"the broker refuses a message for topic {topic}: where it is compacted, each needs a key, which a"
-                    " truncate and a table without one do not have",
-                    table=table,
-                )
-            if failure.code() not in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
-                return explained(KafkaException(failure), self._sink, f"writing to topic {topic}", table)
-        return explained(error, self._sink, "writing a batch")
+        told = [(failure, topic) for failure, topic in failures if failure.code() not in PURGED]
+        if not told and error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            found = self._look((*transaction.tables, *transaction.controls, self._name))
+            told = [(found[1], found[0])] if found is not None else []
+        for failure, topic in told:
+            return self._explained_topic(failure, topic, transaction)
+        return explained(error, self._sink, "writing a batch", right=Right("Write", self._name))
+
+    def _explained_topic(self, failure: KafkaError, topic: str, transaction: Transaction) -> SinkError:
+        table = transaction.tables.get(topic)
+        is_gone = failure.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
+        if is_gone and topic in transaction.controls:
+            return SinkUnavailable(f"sink {self._sink}: topic {topic} is gone, and is made again")
+        if is_gone:
+            return gone(topic, table, self._sink)
+        if failure.code() == KafkaError.INVALID_RECORD:
+            return SinkRejected(
+                f"the broker refuses a message for topic {topic}: where it is compacted, each needs a key, which a"
+                " truncate and a table without one do not have",
+                table=table,
+            )
+        right = Right("Write", topic)
+        return explained(KafkaException(failure), self._sink, f"writing to topic {topic}", table, right)
 
     def _own(self) -> dict[str, Any]:
         settings = self._settings

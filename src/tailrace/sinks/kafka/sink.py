@@ -74,7 +74,7 @@ class KafkaSink(SimpleSink, ChangeSink, Numbered, Beats, Delivers, Evolves):
         self._names = Names(prefix, self.settings.topic, by_table(section.tables), section.schemas, remembered)
         self._topics = Topics(client, self.settings, name)
         self._state = StateTopic(remembered, client, self._topics, name)
-        self._producer = TransactionalProducer(remembered, client, self.settings, name)
+        self._producer = TransactionalProducer(remembered, client, self.settings, name, self._topics.obstacle)
         self._encoder = Encoder(pipeline, self.settings, prefix)
         self._controls = Controls(self.settings, self._encoder.stream, self._topics)
         self._known = KnownTopics(self._topics, self._names.is_routed, (remembered, *self._controls.names))
@@ -314,7 +314,7 @@ class KafkaSink(SimpleSink, ChangeSink, Numbered, Beats, Delivers, Evolves):
 
     def _topics_kept(self, sent: Mapping[str, str], known: Known) -> Pairs:
         """Refuses a topic that was deleted and made again. What is to be remembered of those that nobody looked at."""
-        there = self._topics.expected(sent.values())
+        there = self._topics.expected(sent.values(), {topic: table for table, topic in sent.items()})
         records: Pairs = []
         for table, topic in sent.items():
             held, now = known.topics.get(table), there.get(topic)

@@ -19,7 +19,7 @@ from tailrace.model.lifecycle import TableStatus
 from tailrace.model.stored import from_json
 from tailrace.model.watermark import Watermark
 from tailrace.sinks.base import ChunkMark, SinkState
-from tailrace.sinks.kafka.client import SECONDS, explained
+from tailrace.sinks.kafka.client import SECONDS, Right, explained
 from tailrace.sinks.kafka.topics import POLICY, Found, Topics
 
 NOTE, TABLE, CHUNK, TOPIC = b"note", b"table/", b"chunk/", b"topic/"
@@ -71,6 +71,10 @@ class StateTopic:
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_consumer": None, "_records": {}, "_next": 0, "_is_whole": False}
+
+    @property
+    def _right(self) -> Right:
+        return Right("Read", self.name)
 
     def exists(self) -> bool:
         return self._found(self._topics.present([self.name]).get(self.name)) is not None
@@ -169,7 +173,7 @@ class StateTopic:
                 first = self._opened().poll(seconds)
                 found = [] if first is None else [first]
         except KafkaException as error:
-            raise explained(error, self._sink, f"reading topic {self.name}") from error
+            raise explained(error, self._sink, f"reading topic {self.name}", right=self._right) from error
         for message in found:
             self._take(message)
         return bool(found)
@@ -181,7 +185,7 @@ class StateTopic:
             return
         if error is not None:
             self.close()
-            raise explained(KafkaException(error), self._sink, f"reading topic {self.name}")
+            raise explained(KafkaException(error), self._sink, f"reading topic {self.name}", right=self._right)
         self._next = message.offset() + 1
         key, value = bytes(message.key() or b""), message.value()
         if value is None:

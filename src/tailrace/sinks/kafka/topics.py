@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types do not say that it exports them
+    AclOperation,
     AdminClient,
     ConfigResource,
     NewTopic,
@@ -16,11 +17,13 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types d
     ResourceType,
 )
 
-from tailrace.errors import SinkUnavailable
-from tailrace.sinks.kafka.client import SECONDS, explained, gone, shared
+from tailrace.errors import SinkError, SinkUnavailable
+from tailrace.sinks.kafka.client import SECONDS, Right, explained, gone, shared
+from tailrace.sinks.kafka.reaching import Reaching
 from tailrace.sinks.kafka.settings import KafkaSettings
 
 POLICY = "cleanup.policy"
+_OPERATIONS = {each: each.name.title().replace("_", "") for each in AclOperation}
 FIRST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]  # it has no types
 LAST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # it has no types
 
@@ -34,6 +37,8 @@ class Found(msgspec.Struct, frozen=True):
 
     id: str
     partitions: int
+    replicas: int = 1
+    allowed: frozenset[str] = frozenset()  # to us, if that was asked for: Write, Read, ...
 
 
 class Ends(msgspec.Struct, frozen=True):
@@ -47,7 +52,8 @@ class Topics:
     """What one sink asks of the brokers about topics, and has them make. Pickles without its connection."""
 
     def __init__(self, client: dict[str, Any], settings: KafkaSettings, sink: str) -> None:
-        self._client, self._settings, self.sink = client, settings, sink
+        self._settings, self.sink = settings, sink
+        self._reaching = Reaching(client, settings, sink)
         self._admin: AdminClient | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -56,26 +62,48 @@ class Topics:
     def close(self) -> None:
         self._admin = None
 
-    def present(self, names: Iterable[str]) -> dict[str, Found]:
-        """Those of these topics that are there. One that brokers do not tell of is an error, and not absent."""
-        wanted = list(dict.fromkeys(names))
-        answers = self._opened().describe_topics(TopicCollection(wanted), request_timeout=SECONDS) if wanted else {}
+    def present(
+        self, names: Iterable[str], tables: Mapping[str, str] | None = None, *, with_rights: bool = False
+    ) -> dict[str, Found]:
+        """Those of these topics that are there. One that brokers do not tell of is an error, and not absent.
+
+        `tables` are those of topics: an error that is about one topic is its table's own.
+        """
         found: dict[str, Found] = {}
-        for name, answer in answers.items():
+        for name, answer in self._described(names, with_rights=with_rights).items():
             try:
-                topic = self._answer(answer)
+                found[name] = _found(self._answer(answer))
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    raise explained(error, self.sink, f"looking for topic {name}") from error
-            else:
-                found[name] = Found(_id(topic.topic_id), len(topic.partitions))
+                    table = (tables or {}).get(name)
+                    raise self._explained(error, f"looking for topic {name}", table, Right("Describe", name)) from error
         return found
 
-    def expected(self, names: Iterable[str]) -> dict[str, Found]:
+    def _described(self, names: Iterable[str], *, with_rights: bool) -> dict[str, Any]:
+        wanted = TopicCollection(list(dict.fromkeys(names)))
+        if not wanted.topic_names:
+            return {}
+        admin = self._opened()
+        return admin.describe_topics(wanted, include_authorized_operations=with_rights, request_timeout=SECONDS)
+
+    def obstacle(self, names: Iterable[str]) -> tuple[str, KafkaError] | None:
+        """One of these topics that can not be written to: it is gone, or we may not. None if all is well with them."""
+        for name, answer in self._described(names, with_rights=True).items():
+            try:
+                allowed = _found(self._answer(answer)).allowed
+            except KafkaException as error:
+                if error.args[0].code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED):
+                    return name, error.args[0]
+                return None  # brokers do not answer: that is told by others
+            if allowed and "Write" not in allowed:
+                return name, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+        return None
+
+    def expected(self, names: Iterable[str], tables: Mapping[str, str] | None = None) -> dict[str, Found]:
         """As `present`, of topics that ought to be there: one is absent once it was looked for for a while."""
         wanted, until = set(names), time.monotonic() + ABSENT_SECONDS
         while True:
-            found = self.present(wanted)
+            found = self.present(wanted, tables)
             if len(found) == len(wanted) or time.monotonic() > until:
                 return found
             time.sleep(0.2)
@@ -89,7 +117,7 @@ class Topics:
             self._answer(self._opened().create_topics([topic], request_timeout=SECONDS)[name])
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise explained(error, self.sink, doing, table) from error
+                raise self._explained(error, doing, table, Right("Create", name)) from error
         self._wait_for(name)
 
     def _wait_for(self, name: str) -> None:
@@ -117,7 +145,7 @@ class Topics:
                 KafkaError.CLUSTER_AUTHORIZATION_FAILED,
             ):
                 return None
-            raise explained(error, self.sink, f"reading the settings of topic {name}") from error
+            raise self._explained(error, f"reading the settings of topic {name}") from error
         return str(found[key].value) if key in found else None
 
     def is_compacted(self, name: str) -> bool:
@@ -140,7 +168,7 @@ class Topics:
                 self._answer(answer)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    raise explained(error, self.sink, f"deleting topic {name}") from error
+                    raise self._explained(error, f"deleting topic {name}", right=Right("Delete", name)) from error
 
     def _offsets(self, name: str, count: int, spec: Any) -> list[int]:
         wanted = {TopicPartition(name, number): spec for number in range(count)}
@@ -151,7 +179,8 @@ class Topics:
         try:
             found = {place.partition: self._answer(answer).offset for place, answer in answers.items()}
         except KafkaException as error:
-            raise explained(error, self.sink, f"asking for the end of topic {name}") from error
+            doing = f"asking for the end of topic {name}"
+            raise self._explained(error, doing, right=Right("Describe", name)) from error
         return [int(found[number]) for number in range(count)]
 
     def _is_there(self, name: str) -> bool:
@@ -160,11 +189,21 @@ class Topics:
         return found is not None and found.partitions > 0
 
     def _answer(self, future: Any) -> Any:
-        return future.result(timeout=SECONDS * 2)
+        found = future.result(timeout=SECONDS * 2)
+        self._reaching.answered()
+        return found
+
+    def _explained(
+        self, error: Exception, doing: str, table: str | None = None, right: Right | None = None
+    ) -> SinkError:
+        found = explained(error, self.sink, doing, table, right)
+        if isinstance(found, SinkUnavailable) and self._admin is not None:
+            return self._reaching.judged(self._admin, found)
+        return found
 
     def _opened(self) -> AdminClient:
         if self._admin is None:
-            self._admin = AdminClient(self._client)
+            self._admin = self._reaching.opened()
         return self._admin
 
 
@@ -187,11 +226,18 @@ class KnownTopics:
             return
         if owner is not None:
             raise shared(topic, table, owner)
-        if topic not in (self._topics.present([topic]) if is_new else self._topics.expected([topic])):
+        look = self._topics.present if is_new else self._topics.expected
+        if topic not in look([topic], {topic: table}):
             if not is_new:
                 raise gone(topic, table, self._topics.sink)
             self._topics.create_for(topic, table)
         self._owners[topic] = table
+
+
+def _found(topic: Any) -> Found:
+    replicas = min((len(partition.replicas) for partition in topic.partitions), default=0)
+    allowed = (topic.authorized_operations or []) if hasattr(topic, "authorized_operations") else []
+    return Found(_id(topic.topic_id), len(topic.partitions), replicas, frozenset(_OPERATIONS[each] for each in allowed))
 
 
 def _id(uuid: Any) -> str:
