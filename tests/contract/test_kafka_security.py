@@ -5,9 +5,7 @@ One broker has all the listeners, and an authorizer. Messages are read back by i
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,14 +13,13 @@ from urllib.parse import quote
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from support import kafka_reading, kafka_security
+from support import kafka_reading
 from support.kafka import KafkaCluster
 from support.kafka_security import PASSWORD, USER, Authority, allow, needed
 from tailrace import config
 from tailrace.errors import ConfigError, SinkRejected, SinkUnavailable, TailraceError
 from tailrace.sinks.kafka import KafkaSink
 from tailrace.testing.change_sink_contract import apply, inserts
-from tailrace.testing.plugin import requires
 from tailrace.testing.processes import free_port
 from tailrace.testing.sink_changes import ITEMS, watermark
 
@@ -30,43 +27,16 @@ pytestmark = [pytest.mark.server]
 
 KEY_PASSWORD = "a k3y's own"
 MakeKafka = Callable[..., KafkaSink]
-_numbers = count(1)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("certificates")
-
-
-@pytest.fixture(scope="module")
-def authority(folder: Path) -> Authority:
-    return Authority(folder)
-
-
-@pytest.fixture(scope="module")
-def broker(authority: Authority) -> Iterator[KafkaCluster]:
-    with requires(kafka_security.start, authority) as cluster:
-        yield cluster
-
-
-@pytest.fixture(scope="module")
-def admin(broker: KafkaCluster) -> AdminClient:
-    return kafka_security.administrator(broker)
 
 
 @pytest.fixture
-def prefix() -> str:
-    return f"s{os.getpid()}-{next(_numbers)}-end"  # rights may be about what begins so
-
-
-@pytest.fixture
-def make_sink(broker: KafkaCluster, prefix: str, tmp_path: Path) -> Iterator[MakeKafka]:
+def make_sink(guarded_broker: KafkaCluster, guarded_prefix: str, tmp_path: Path) -> Iterator[MakeKafka]:
     made: list[KafkaSink] = []
 
     def make(listener: str, user: str = "", password: str = PASSWORD, host: str = "127.0.0.1", **own: Any) -> KafkaSink:
         login = f"{user}:{quote(password, safe='')}@" if user else ""
-        places = f"127.0.0.1:{free_port()}" if listener == "nobody" else broker.servers_of(listener, host)
-        sinks = {"out": config.Sink(f"kafka://{login}{places}", own={"prefix": prefix, **own})}
+        places = f"127.0.0.1:{free_port()}" if listener == "nobody" else guarded_broker.servers_of(listener, host)
+        sinks = {"out": config.Sink(f"kafka://{login}{places}", own={"prefix": guarded_prefix, **own})}
         source = config.Source("postgresql://localhost/shop", ("*.*",))
         made.append(KafkaSink(config.Pipeline("guarded", source, sinks, state=str(tmp_path)), "out"))
         return made[-1]
@@ -100,33 +70,41 @@ def live(sink: KafkaSink, broker: KafkaCluster) -> None:
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_a_user_with_a_password_gets_in(
-    make_sink: MakeKafka, broker: KafkaCluster, admin: AdminClient, prefix: str, mechanism: str
+    make_sink: MakeKafka, guarded_broker: KafkaCluster, guard: AdminClient, guarded_prefix: str, mechanism: str
 ) -> None:
     sink = make_sink("SASL", USER, sasl_mechanism=mechanism)
-    allow(admin, *needed(prefix, sink._state.name))
-    live(sink, broker)
+    allow(guard, *needed(guarded_prefix, sink._state.name))
+    live(sink, guarded_broker)
 
 
 def test_a_user_with_a_password_gets_in_through_tls(
-    make_sink: MakeKafka, broker: KafkaCluster, admin: AdminClient, prefix: str, files: dict[str, dict[str, str]]
+    make_sink: MakeKafka,
+    guarded_broker: KafkaCluster,
+    guard: AdminClient,
+    guarded_prefix: str,
+    files: dict[str, dict[str, str]],
 ) -> None:
     sink = make_sink("SASLTLS", USER, security="sasl_ssl", sasl_mechanism="SCRAM-SHA-512", **files["TLS"])
-    allow(admin, *needed(prefix, sink._state.name))
-    live(sink, broker)
+    allow(guard, *needed(guarded_prefix, sink._state.name))
+    live(sink, guarded_broker)
 
 
 def test_tls_without_a_certificate_of_ours(
-    make_sink: MakeKafka, broker: KafkaCluster, files: dict[str, dict[str, str]]
+    make_sink: MakeKafka, guarded_broker: KafkaCluster, files: dict[str, dict[str, str]]
 ) -> None:
-    live(make_sink("TLS", security="ssl", **files["TLS"]), broker)  # nobody is asked who it is
+    live(make_sink("TLS", security="ssl", **files["TLS"]), guarded_broker)  # nobody is asked who it is
 
 
 def test_a_certificate_of_ours_is_who_we_are(
-    make_sink: MakeKafka, broker: KafkaCluster, admin: AdminClient, prefix: str, files: dict[str, dict[str, str]]
+    make_sink: MakeKafka,
+    guarded_broker: KafkaCluster,
+    guard: AdminClient,
+    guarded_prefix: str,
+    files: dict[str, dict[str, str]],
 ) -> None:
     sink = make_sink("MTLS", security="ssl", **files["MTLS"])
-    allow(admin, *needed(prefix, sink._state.name))
-    live(sink, broker)
+    allow(guard, *needed(guarded_prefix, sink._state.name))
+    live(sink, guarded_broker)
 
 
 # --- turned away
@@ -154,8 +132,8 @@ def test_a_wrong_password_is_told_at_once(make_sink: MakeKafka, mechanism: str) 
     assert "wr0ng" not in f"{error} {error.hint}"
 
 
-def test_brokers_of_a_ca_that_we_do_not_know_are_not_trusted(make_sink: MakeKafka, folder: Path) -> None:
-    other = Authority(folder, "other").file
+def test_brokers_of_a_ca_that_we_do_not_know_are_not_trusted(make_sink: MakeKafka, authority: Authority) -> None:
+    other = Authority(authority.folder, "other").file
     error = refused(make_sink("TLS", security="ssl", ca_file=str(other)))
     assert "signed by nobody whom we trust" in str(error)
     assert error.hint == f"set ca_file to the certificate of the broker's CA: it is not in {other}"
@@ -174,9 +152,9 @@ def test_a_certificate_of_ours_that_is_missing_is_asked_for(
 
 
 def test_a_certificate_of_ours_that_nobody_knows_is_told(
-    make_sink: MakeKafka, files: dict[str, dict[str, str]], folder: Path
+    make_sink: MakeKafka, files: dict[str, dict[str, str]], authority: Authority
 ) -> None:
-    certificate, key = Authority(folder, "stranger").issue_files("mallory", KEY_PASSWORD)
+    certificate, key = Authority(authority.folder, "stranger").issue_files("mallory", KEY_PASSWORD)
     own = files["MTLS"] | {"certificate_file": str(certificate), "key_file": str(key)}
     assert "does not accept our certificate" in str(refused(make_sink("MTLS", security="ssl", **own)))
 

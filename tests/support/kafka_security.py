@@ -50,7 +50,7 @@ class Authority:
     """A CA of our own; `folder` has its certificate as `NAME.pem`."""
 
     def __init__(self, folder: Path, name: str = "ca") -> None:
-        self._folder, self._key = folder, ec.generate_private_key(ec.SECP256R1())
+        self.folder, self._key = folder, ec.generate_private_key(ec.SECP256R1())
         self._name = _named(f"{name} of tests")
         own = self._built(self._name, self._key.public_key()).add_extension(
             x509.BasicConstraints(ca=True, path_length=None), critical=True
@@ -73,7 +73,7 @@ class Authority:
         identity = self.issue(name)
         key = serialization.load_pem_private_key(identity.key.encode(), None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
-        files = self._folder / f"{name}.pem", self._folder / f"{name}.key"
+        files = self.folder / f"{name}.pem", self.folder / f"{name}.key"
         files[0].write_text(identity.certificate)
         files[1].write_text(_key_pem(key, password))
         return files

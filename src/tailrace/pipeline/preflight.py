@@ -17,9 +17,10 @@ import pyarrow as pa
 from tailrace import config, registry
 from tailrace.config.describing import tables_of
 from tailrace.documents.judging import Remark
-from tailrace.errors import ConfigError, MissingExtra, SourceRefused, StateError, TailraceError
+from tailrace.errors import ConfigError, MissingExtra, SinkRejected, SourceRefused, StateError, TailraceError
 from tailrace.model.schema import TableSchema
 from tailrace.pipeline.described import holding, read_catalog
+from tailrace.sinks.base import Concern, Examines
 from tailrace.sources.base import Finding, Level
 from tailrace.sources.findings import Failure, fail, failure, number_of, ok, warn
 from tailrace.spark import java, versions
@@ -35,7 +36,8 @@ def check(pipeline: config.Pipeline) -> list[Finding]:
     """Every finding, never an exception of ours."""
     findings = check_without_sinks(pipeline)
     is_readable = not _is_failing(findings)
-    findings += [sink_finding(pipeline, name) for name in pipeline.sinks]
+    for name in pipeline.sinks:
+        findings += sink_findings(pipeline, name, is_readable=is_readable)
     if is_readable:
         findings += document_findings(pipeline)
     return findings if _is_failing(findings) else [*findings, *transform_findings(pipeline)]
@@ -85,6 +87,30 @@ def sink_finding(pipeline: config.Pipeline, name: str) -> Finding:
     except TailraceError as error:
         return failure(subject, error)
     return ok(subject, f"{config.redact(settings.url)} can be written")
+
+
+def sink_findings(pipeline: config.Pipeline, name: str, *, is_readable: bool) -> Iterator[Finding]:
+    """Whether a sink can be used, and what it finds out by looking closer, for the tables that the source has."""
+    found = sink_finding(pipeline, name)
+    yield found
+    if found.level is Level.FAIL:
+        return
+    sink = registry.make_sink(pipeline, name)
+    try:
+        if isinstance(sink, Examines):
+            tables = registry.make_source(pipeline).tables() if is_readable else []
+            yield from (_concern(each, name) for each in sink.examine(tables))
+    except TailraceError as error:
+        yield failure(f"sink {name}", error)
+    finally:
+        sink.close()
+
+
+def _concern(concern: Concern, sink: str) -> Finding:
+    subject = f"sink {sink}: {concern.subject}"
+    if not concern.is_failing:
+        return warn(subject, concern.message, concern.fix)
+    return fail(subject, concern.message, concern.fix, SinkRejected, is_of_some_tables=bool(concern.table))
 
 
 def document_findings(pipeline: config.Pipeline) -> Iterator[Finding]:

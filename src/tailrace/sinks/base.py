@@ -94,6 +94,16 @@ class Evolved(msgspec.Struct, frozen=True):
     fills: pa.RecordBatch
 
 
+class Concern(msgspec.Struct, frozen=True):
+    """What a sink finds in the system that it writes to: it will stop the sink, or one `table`; or else may do harm."""
+
+    subject: str
+    message: str
+    fix: str = ""
+    is_failing: bool = False
+    table: str = ""
+
+
 class Receipt(Protocol):
     """What a task leaves for the commit. It pickles, it is small, and only its own sink reads it."""
 
@@ -202,6 +212,14 @@ class Numbered(Protocol):
     """May want to know the place of each change among those of its table in its transaction."""
 
     wants_table_numbers: bool
+
+
+@runtime_checkable
+class Examines(Protocol):
+    """Can tell before a run what would go wrong in it."""
+
+    def examine(self, tables: Sequence[TableSchema]) -> list[Concern]:
+        """Once `check` is content: what it takes to write these tables, and is missing. Changes nothing."""
 
 
 @runtime_checkable

@@ -101,13 +101,18 @@ class Right(msgspec.Struct, frozen=True):
     name: str
     kind: str = "topic"
 
+    @property
+    def on(self) -> str:
+        return f"{self.operation} on {self.kind.replace('-', ' ')} {self.name}"
+
+    @property
+    def command(self) -> str:
+        """What gives it."""
+        return f"kafka-acls --add --allow-principal User:... --operation {self.operation} --{self.kind} {self.name}"
+
     def missing(self, sink: str, doing: str, table: str | None = None) -> SinkRejected:
-        what = self.kind.replace("-", " ")
-        return SinkRejected(
-            f"sink {sink}: the broker does not allow {doing}: our user lacks {self.operation} on {what} {self.name}",
-            hint=f"kafka-acls --add --allow-principal User:... --operation {self.operation} --{self.kind} {self.name}",
-            table=table,
-        )
+        message = f"sink {sink}: the broker does not allow {doing}: our user lacks {self.on}"
+        return SinkRejected(message, hint=self.command, table=table)
 
 
 def explained(

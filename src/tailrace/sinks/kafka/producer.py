@@ -6,6 +6,7 @@ begun to commit is there afterwards, what they had not is not. So whoever has ma
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -135,7 +136,7 @@ class TransactionalProducer:
         """Fence all others and settle what they had under way, unless this one is the last one already."""
         if self._producer is not None:
             return
-        producer = Producer(self._client | self._own())
+        producer = Producer(self._client | self._own(), logger=_unheard())
         try:
             producer.list_topics(self._name, timeout=SECONDS)  # or it takes half a second to find out who to ask
             producer.init_transactions(INIT_SECONDS)
@@ -188,7 +189,7 @@ class TransactionalProducer:
     ) -> SinkError:
         """A message that was refused says more than the transaction that it broke."""
         told = [(failure, topic) for failure, topic in failures if failure.code() not in PURGED]
-        if not told and error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        if not told and error.args[0].code() in (*PURGED, KafkaError.TOPIC_AUTHORIZATION_FAILED):
             found = self._look((*transaction.tables, *transaction.controls, self._name))
             told = [(found[1], found[0])] if found is not None else []
         for failure, topic in told:
@@ -233,3 +234,12 @@ class TransactionalProducer:
     def _on_failure(self, error: KafkaError | None, message: Any) -> None:
         if error is not None:
             self._failures.append((error, message.topic()))
+
+
+def _unheard() -> logging.Logger:
+    """What the client logs, even of what it calls fatal, we are told by its answers, and tell in our own words."""
+    found = logging.getLogger("tailrace.sinks.kafka.client")
+    found.propagate = False
+    if not found.handlers:
+        found.addHandler(logging.NullHandler())
+    return found

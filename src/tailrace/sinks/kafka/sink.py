@@ -29,9 +29,11 @@ from tailrace.sinks.base import (
     Beats,
     ChangeSink,
     ChunkMark,
+    Concern,
     Delivers,
     Evolved,
     Evolves,
+    Examines,
     FetchRows,
     Numbered,
     SinkState,
@@ -41,6 +43,7 @@ from tailrace.sinks.kafka.chunks import Chunks
 from tailrace.sinks.kafka.client import Address, common, gone, shared
 from tailrace.sinks.kafka.controls import Controls, distinct, version_of
 from tailrace.sinks.kafka.encoding import Encoder
+from tailrace.sinks.kafka.examining import Examination, Wanted, wanted_of
 from tailrace.sinks.kafka.heart import Heart
 from tailrace.sinks.kafka.naming import Names, legal
 from tailrace.sinks.kafka.producer import Transaction, TransactionalProducer
@@ -57,7 +60,7 @@ CLAIM_TRIES = 5
 CLOSE_SECONDS = 5.0
 
 
-class KafkaSink(SimpleSink, ChangeSink, Numbered, Beats, Delivers, Evolves):
+class KafkaSink(SimpleSink, ChangeSink, Numbered, Beats, Delivers, Evolves, Examines):
     """Picklable: connections are made where they are used. Several threads may use it at once."""
 
     settings_type = KafkaSettings
@@ -97,6 +100,16 @@ class KafkaSink(SimpleSink, ChangeSink, Numbered, Beats, Delivers, Evolves):
         check_codec(self.settings.codec())
         with self._lock:
             self._read()
+
+    def examine(self, tables: Sequence[TableSchema]) -> list[Concern]:
+        encoder, state_topic = self._encoder, self._state.name
+        wanted = [Wanted(state_topic, 1, "compact", rights=("Read", "Write"))]
+        wanted += [Wanted(name, 1, "delete") for name in self._controls.names]
+        for schema in tables:
+            topic, is_keyless = self._names.topic(schema), encoder.is_keyless(schema)
+            wanted.append(wanted_of(schema, topic, self.settings, is_keyless=is_keyless))
+        with self._lock:
+            return list(Examination(self._topics, self.settings, state_topic).concerns(wanted))
 
     def read_state(self) -> SinkState:
         with self._lock:

@@ -18,7 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types d
 )
 
 from tailrace.errors import SinkError, SinkUnavailable
-from tailrace.sinks.kafka.client import SECONDS, Right, explained, gone, shared
+from tailrace.sinks.kafka.client import FORBIDDEN, SECONDS, Right, explained, gone, shared
 from tailrace.sinks.kafka.reaching import Reaching
 from tailrace.sinks.kafka.settings import KafkaSettings
 
@@ -99,6 +99,74 @@ class Topics:
                 return name, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
         return None
 
+    def seen(self, names: Iterable[str]) -> tuple[dict[str, Found], set[str]]:
+        """Those that are there, with our rights on them; and those of which brokers do not tell us."""
+        found: dict[str, Found] = {}
+        hidden: set[str] = set()
+        for name, answer in self._described(names, with_rights=True).items():
+            try:
+                found[name] = _found(self._answer(answer))
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    hidden.add(name)
+                elif code != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise self._explained(error, f"looking for topic {name}") from error
+        return found, hidden
+
+    def not_creatable(self, wanted: Mapping[str, tuple[int, str]]) -> dict[str, KafkaError]:
+        """Why topics could not be made, by name, of these partitions and cleanup policies. None is made."""
+        if not wanted:
+            return {}
+        copies, own = self._copies, self._own_settings()
+        topics = [
+            NewTopic(name, num_partitions=partitions, replication_factor=copies, config=own | {POLICY: policy})
+            for name, (partitions, policy) in wanted.items()
+        ]
+        refused: dict[str, KafkaError] = {}
+        answers = self._opened().create_topics(topics, request_timeout=SECONDS, validate_only=True)
+        for name, answer in answers.items():
+            try:
+                self._answer(answer)
+            except KafkaException as error:
+                refused[name] = error.args[0]
+        return refused
+
+    def settings_of(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
+        """The settings of topics, of those that we may know."""
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        return self._configured(resources)
+
+    def broker_settings(self) -> dict[str, str]:
+        """Those of one of the brokers; empty if we may not know."""
+        number = min(self._opened().list_topics(" ", timeout=SECONDS).brokers)
+        return self._configured([ConfigResource(ResourceType.BROKER, str(number))]).get(str(number), {})
+
+    def _configured(self, resources: list[ConfigResource]) -> dict[str, dict[str, str]]:
+        answers = self._opened().describe_configs(resources, request_timeout=SECONDS) if resources else {}
+        found: dict[str, dict[str, str]] = {}
+        for resource, answer in answers.items():
+            try:
+                entries = self._answer(answer).values()
+            except KafkaException as error:
+                if error.args[0].code() not in FORBIDDEN:
+                    raise self._explained(error, f"reading the settings of {resource.name}") from error
+            else:
+                found[resource.name] = {entry.name: str(entry.value) for entry in entries if entry.value is not None}
+        return found
+
+    def allowed_on_group(self, name: str) -> frozenset[str] | None:
+        """Our rights on a group; None if brokers do not tell."""
+        asked = self._opened().describe_consumer_groups(
+            [name], include_authorized_operations=True, request_timeout=SECONDS
+        )
+        try:
+            told = self._answer(asked[name]).authorized_operations
+        except KafkaException as error:
+            code = error.args[0].code()
+            return frozenset() if code == KafkaError.GROUP_AUTHORIZATION_FAILED else None
+        return None if told is None else frozenset(_OPERATIONS[each] for each in told)
+
     def expected(self, names: Iterable[str], tables: Mapping[str, str] | None = None) -> dict[str, Found]:
         """As `present`, of topics that ought to be there: one is absent once it was looked for for a while."""
         wanted, until = set(names), time.monotonic() + ABSENT_SECONDS
@@ -110,8 +178,7 @@ class Topics:
 
     def create(self, name: str, partitions: int, config: dict[str, str], table: str | None = None) -> None:
         """Returns once the topic is there, also if somebody else was first."""
-        copies = -1 if self._settings.replication is None else self._settings.replication
-        topic = NewTopic(name, num_partitions=partitions, replication_factor=copies, config=config)
+        topic = NewTopic(name, num_partitions=partitions, replication_factor=self._copies, config=config)
         doing = f"creating topic {name}"
         try:
             self._answer(self._opened().create_topics([topic], request_timeout=SECONDS)[name])
@@ -130,9 +197,15 @@ class Topics:
 
     def create_for(self, name: str, table: str) -> None:
         """The topic of a table, as the file wants it."""
-        own = {key: _written(value) for key, value in self._settings.topic_settings.items()}
-        own = {POLICY: self._settings.cleanup_policy} | own
+        own = {POLICY: self._settings.cleanup_policy} | self._own_settings()
         self.create(name, self._settings.partitions, own, table)
+
+    @property
+    def _copies(self) -> int:
+        return -1 if self._settings.replication is None else self._settings.replication
+
+    def _own_settings(self) -> dict[str, str]:
+        return {key: _written(value) for key, value in self._settings.topic_settings.items()}
 
     def setting(self, name: str, key: str) -> str | None:
         """A topic's own setting, or the broker's; None if we may not know."""
@@ -140,10 +213,7 @@ class Topics:
         try:
             found = self._answer(self._opened().describe_configs([resource], request_timeout=SECONDS)[resource])
         except KafkaException as error:
-            if error.args[0].code() in (
-                KafkaError.TOPIC_AUTHORIZATION_FAILED,
-                KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-            ):
+            if error.args[0].code() in FORBIDDEN:
                 return None
             raise self._explained(error, f"reading the settings of topic {name}") from error
         return str(found[key].value) if key in found else None
