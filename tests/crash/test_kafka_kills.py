@@ -16,7 +16,7 @@ import pytest
 
 from support import kafka_witness
 from support.kafka import KafkaCluster
-from support.kafka_witness import TABLES, Workload, differences
+from support.kafka_witness import TABLES, Workload, assert_exactly_once
 from support.pipelines import Replica, RunningPipeline, run_until_current, write_pipeline
 from tailrace import failpoints
 from tailrace.testing.plugin import requires
@@ -51,15 +51,6 @@ def file(postgres_url: str, broker: KafkaCluster, tmp_path: Path) -> Path:
     )
 
 
-def assert_exactly_once(url: str, broker: KafkaCluster, *, is_resumed: bool) -> None:
-    found = [
-        problem
-        for table in TABLES
-        for problem in differences(url, broker.servers, f"shop.public.{table}", table, is_resumed=is_resumed)
-    ]
-    assert not found, f"{len(found)} problems, the first: {found[:5]}"
-
-
 @pytest.mark.long
 def test_each_change_is_there_once_without_any_kill(postgres_url: str, broker: KafkaCluster, file: Path) -> None:
     workload = Workload(postgres_url, seed=1)
@@ -71,7 +62,7 @@ def test_each_change_is_there_once_without_any_kill(postgres_url: str, broker: K
         workload.stop()
         assert running.stop() == 0, running.output
     run_until_current(file)
-    assert_exactly_once(postgres_url, broker, is_resumed=False)
+    assert_exactly_once(postgres_url, broker.servers, is_resumed=False)
 
 
 def lives_of(chance: random.Random, count: int) -> list[str]:
@@ -119,7 +110,7 @@ def test_each_change_is_there_once_after_kills(postgres_url: str, broker: KafkaC
     workload.stop()
     run_until_current(file)
     assert Replica(file, "topics").is_live()
-    assert_exactly_once(postgres_url, broker, is_resumed=True)
+    assert_exactly_once(postgres_url, broker.servers, is_resumed=True)
 
 
 def test_a_copy_that_dies_between_its_messages_and_their_commit_sends_them_once(
@@ -131,4 +122,4 @@ def test_a_copy_that_dies_between_its_messages_and_their_commit_sends_them_once(
             running_until(running, lambda kind=kind, once=once: failpoints.fired(kind, once))
             running.ended()
     run_until_current(file)
-    assert_exactly_once(postgres_url, broker, is_resumed=True)
+    assert_exactly_once(postgres_url, broker.servers, is_resumed=True)

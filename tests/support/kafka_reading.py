@@ -52,10 +52,11 @@ def _wait_for_ends(servers: str, topics: list[str]) -> None:
     """Until no transaction is open in these topics; one whose producer was killed stays open, and is not waited for."""
     admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
     with suppress(TimeoutError):
-        wait_until(lambda: not _open_partitions(admin, topics), seconds=OPEN_SECONDS, what="open transactions")
+        wait_until(lambda: not open_partitions(admin, topics), seconds=OPEN_SECONDS, what="open transactions")
 
 
-def _open_partitions(admin: AdminClient, topics: list[str]) -> list[TopicPartition]:
+def open_partitions(admin: AdminClient, topics: list[str]) -> list[TopicPartition]:
+    """Those that have a transaction under way."""
     present = admin.list_topics(timeout=SECONDS).topics
     places = [TopicPartition(t, p) for t in topics if t in present for p in present[t].partitions]
     ends = []

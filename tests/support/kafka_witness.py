@@ -194,3 +194,12 @@ def differences(url: str, servers: str, topic: str, table: str, *, is_resumed: b
         wrong = {key for key in rows.keys() | found.rows.keys() if rows.get(key) != found.rows.get(key)}
         problems.append(f"{table}: a replay differs from the source in {len(wrong)} of {len(rows)} rows: {wrong}")
     return problems
+
+
+def assert_exactly_once(url: str, servers: str, *, is_resumed: bool, prefix: str = "shop") -> None:
+    found = [
+        problem
+        for table in TABLES
+        for problem in differences(url, servers, f"{prefix}.public.{table}", table, is_resumed=is_resumed)
+    ]
+    assert not found, f"{len(found)} problems, the first: {found[:5]}"

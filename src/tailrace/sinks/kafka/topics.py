@@ -87,14 +87,17 @@ class Topics:
         return admin.describe_topics(wanted, include_authorized_operations=with_rights, request_timeout=SECONDS)
 
     def obstacle(self, names: Iterable[str]) -> tuple[str, KafkaError] | None:
-        """One of these topics that can not be written to: it is gone, or we may not. None if all is well with them."""
+        """One of these topics that can not be written to: it is gone, or we may not. None if all is well with them.
+
+        Raises SinkUnavailable where no broker answers.
+        """
         for name, answer in self._described(names, with_rights=True).items():
             try:
                 allowed = _found(self._answer(answer)).allowed
             except KafkaException as error:
                 if error.args[0].code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED):
                     return name, error.args[0]
-                return None  # brokers do not answer: that is told by others
+                raise self._explained(error, f"writing to topic {name}") from error
             if allowed and "Write" not in allowed:
                 return name, KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
         return None
@@ -129,7 +132,8 @@ class Topics:
             try:
                 self._answer(answer)
             except KafkaException as error:
-                refused[name] = error.args[0]
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    refused[name] = error.args[0]
         return refused
 
     def settings_of(self, names: Iterable[str]) -> dict[str, dict[str, str]]:
