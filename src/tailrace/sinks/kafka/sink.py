@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from tailrace import config, failpoints
 from tailrace.codecs.base import Record
@@ -35,6 +36,7 @@ from tailrace.sinks.base import (
     FetchRows,
     Numbered,
     SinkState,
+    Verifies,
 )
 from tailrace.sinks.kafka import staged, state
 from tailrace.sinks.kafka.chunks import Chunks
@@ -49,6 +51,7 @@ from tailrace.sinks.kafka.staged import Staged, Version
 from tailrace.sinks.kafka.state import Held, Known, Note, Pairs, StateTopic
 from tailrace.sinks.kafka.topics import KnownTopics, Topics
 from tailrace.sinks.kafka.transactions import CountWriter, finished
+from tailrace.sinks.kafka.verifying import TopicView
 from tailrace.sinks.simple import SimpleSink, outstanding
 from tailrace.state.layout import STAGED
 from tailrace.state.storage import Storage
@@ -57,7 +60,7 @@ CLAIM_TRIES = 5
 CLOSE_SECONDS = 5.0
 
 
-class KafkaSink(SimpleSink, ChangeSink, Numbered, Beats, Delivers, Evolves):
+class KafkaSink(SimpleSink, ChangeSink, Numbered, Beats, Delivers, Evolves, Verifies):
     """Picklable: connections are made where they are used. Several threads may use it at once."""
 
     settings_type = KafkaSettings
@@ -78,6 +81,7 @@ class KafkaSink(SimpleSink, ChangeSink, Numbered, Beats, Delivers, Evolves):
         self._encoder = Encoder(pipeline, self.settings, prefix)
         self._controls = Controls(self.settings, self._encoder.stream, self._topics)
         self._known = KnownTopics(self._topics, self._names.is_routed, (remembered, *self._controls.names))
+        self._view = TopicView(client, self.settings, self._names, self._encoder, self._topics)
         self.wants_table_numbers = self.settings.transactions
         self._storage = Storage(pipeline.state).folder(STAGED).folder(name)
         self._chunks = Chunks(self._storage, self._encoder, self._names)
@@ -397,6 +401,17 @@ class KafkaSink(SimpleSink, ChangeSink, Numbered, Beats, Delivers, Evolves):
 
     def finish_snapshot(self, status: TableStatus) -> None:
         """All that there was to do is done."""
+
+    # --- reading back
+
+    def count_rows(self, schema: TableSchema, seconds: float) -> int | None:
+        return None  # that takes a whole replay
+
+    def read_table(self, schema: TableSchema) -> Iterator[list[tuple[Any, ...]]]:
+        return self._view.rows(schema)
+
+    def expected_rows(self, schema: TableSchema, batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
+        return self._view.expected(schema, batch)
 
 
 def _is_untold(known: Known, table: str) -> bool:
