@@ -34,8 +34,10 @@ from tailrace.sinks.base import (
     Evolved,
     Evolves,
     FetchRows,
+    HasTopics,
     Numbered,
     SinkState,
+    TopicEnd,
     Verifies,
 )
 from tailrace.sinks.kafka import staged, state
@@ -60,7 +62,7 @@ CLAIM_TRIES = 5
 CLOSE_SECONDS = 5.0
 
 
-class KafkaSink(SimpleSink, ChangeSink, Numbered, Beats, Delivers, Evolves, Verifies):
+class KafkaSink(SimpleSink, ChangeSink, Numbered, Beats, Delivers, Evolves, Verifies, HasTopics):
     """Picklable: connections are made where they are used. Several threads may use it at once."""
 
     settings_type = KafkaSettings
@@ -403,6 +405,11 @@ class KafkaSink(SimpleSink, ChangeSink, Numbered, Beats, Delivers, Evolves, Veri
         """All that there was to do is done."""
 
     # --- reading back
+
+    def topic_ends(self, schemas: Collection[TableSchema]) -> dict[str, TopicEnd]:
+        topics = {schema.table: self._names.topic(schema) for schema in schemas}
+        ends = self._topics.summed_ends(topics.values())
+        return {table: TopicEnd(topic, ends.get(topic)) for table, topic in topics.items()}
 
     def count_rows(self, schema: TableSchema, seconds: float) -> int | None:
         return None  # that takes a whole replay

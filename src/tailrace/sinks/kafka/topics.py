@@ -130,6 +130,15 @@ class Topics:
         first, last = self._offsets(name, count, FIRST), self._offsets(name, count, LAST)
         return [Ends(low, high) for low, high in zip(first, last, strict=True)]
 
+    def summed_ends(self, names: Iterable[str]) -> dict[str, int]:
+        """Of those of these topics that are there, where what is committed of them ends, summed over partitions."""
+        there = self.present(names)
+        places = [TopicPartition(name, number) for name in there for number in range(there[name].partitions)]
+        found = dict.fromkeys(there, 0)
+        for place, offset in self._asked(places, LAST, "asking for the ends of topics").items():
+            found[place[0]] += offset
+        return found
+
     def committed_end(self, name: str) -> int:
         """The end of what is committed of a topic's first partition."""
         return self._offsets(name, 1, LAST)[0]
@@ -143,16 +152,22 @@ class Topics:
                     raise explained(error, self.sink, f"deleting topic {name}") from error
 
     def _offsets(self, name: str, count: int, spec: Any) -> list[int]:
-        wanted = {TopicPartition(name, number): spec for number in range(count)}
-        if not wanted:
-            return []
-        level = IsolationLevel.READ_COMMITTED
+        places = [TopicPartition(name, number) for number in range(count)]
+        found = self._asked(places, spec, f"asking for the end of topic {name}")
+        return [found[name, number] for number in range(count)]
+
+    def _asked(self, places: list[TopicPartition], spec: Any, doing: str) -> dict[tuple[str, int], int]:
+        """By topic and partition, for those who read what is committed."""
+        if not places:
+            return {}
+        level, wanted = IsolationLevel.READ_COMMITTED, dict.fromkeys(places, spec)
         answers = self._opened().list_offsets(wanted, isolation_level=level, request_timeout=SECONDS)
         try:
-            found = {place.partition: self._answer(answer).offset for place, answer in answers.items()}
+            return {
+                (place.topic, place.partition): int(self._answer(answer).offset) for place, answer in answers.items()
+            }
         except KafkaException as error:
-            raise explained(error, self.sink, f"asking for the end of topic {name}") from error
-        return [int(found[number]) for number in range(count)]
+            raise explained(error, self.sink, doing) from error
 
     def _is_there(self, name: str) -> bool:
         """As the broker that we ask knows by now."""
