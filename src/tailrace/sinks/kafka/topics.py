@@ -108,17 +108,30 @@ class Topics:
 
     def setting(self, name: str, key: str) -> str | None:
         """A topic's own setting, or the broker's; None if we may not know."""
-        resource = ConfigResource(ResourceType.TOPIC, name)
-        try:
-            found = self._answer(self._opened().describe_configs([resource], request_timeout=SECONDS)[resource])
-        except KafkaException as error:
-            if error.args[0].code() in (
-                KafkaError.TOPIC_AUTHORIZATION_FAILED,
-                KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-            ):
-                return None
-            raise explained(error, self.sink, f"reading the settings of topic {name}") from error
-        return str(found[key].value) if key in found else None
+        return self._settings_of([name], key).get(name)
+
+    def message_limits(self, names: Iterable[str]) -> dict[str, int]:
+        """How large a batch of messages may be that brokers take for these topics, as far as we may know."""
+        there = self.present(names)
+        return {name: int(value) for name, value in self._settings_of(there, "max.message.bytes").items()}
+
+    def _settings_of(self, names: Iterable[str], key: str) -> dict[str, str]:
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        asked = self._opened().describe_configs(resources, request_timeout=SECONDS) if resources else {}
+        known: dict[str, str] = {}
+        for resource, answer in asked.items():
+            try:
+                found = self._answer(answer)
+            except KafkaException as error:
+                if error.args[0].code() in (
+                    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+                    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+                ):
+                    continue
+                raise explained(error, self.sink, f"reading the settings of topic {resource.name}") from error
+            if key in found:
+                known[resource.name] = str(found[key].value)
+        return known
 
     def is_compacted(self, name: str) -> bool:
         return "compact" in (self.setting(name, POLICY) or "")
