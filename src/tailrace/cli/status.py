@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from tailrace.config import Pipeline
     from tailrace.pipeline.status import TableLine
 
-RIGHT = ("rows", "copied", "chunks", "offset", "lag", "behind")
+RIGHT = ("rows", "copied", "chunks", "offset", "lag", "behind", "end")
+COLUMNS = ("sink", "table", "state", "rows", "copied", "chunks", "offset", "position", "lag", "behind")
 
 
 def add(subparsers: Commands) -> None:
@@ -81,11 +82,19 @@ def _table(lines: list[TableLine]) -> Table:
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
-    for name in ("sink", "table", "state", "rows", "copied", "chunks", "offset", "position", "lag", "behind"):
+    has_topics = any(line.topic for line in lines)
+    for name in (*COLUMNS, *(("topic", "end") if has_topics else ())):
         table.add_column(name, justify="right" if name in RIGHT else "left")
     for line in lines:
-        table.add_row(*(Text(cell) for cell in _cells(line)))
+        cells = _cells(line) + (_topic_cells(line) if has_topics else [])
+        table.add_row(*(Text(cell) for cell in cells))
     return table
+
+
+def _topic_cells(line: TableLine) -> list[str]:
+    if not line.topic:
+        return ["", ""]
+    return [line.topic, "gone" if line.end_offset is None else f"{line.end_offset:,}"]
 
 
 def _cells(line: TableLine) -> list[str]:

@@ -7,6 +7,7 @@ down, or the state directory gone: what can not be known is None.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
@@ -17,7 +18,7 @@ from tailrace.log.lag import oldest_commit_after
 from tailrace.log.reader import LogReader
 from tailrace.model.lifecycle import ASIDE, COPYING, TableState, TableStatus
 from tailrace.model.watermark import Watermark
-from tailrace.sinks.base import ChunkMark, Sink, SinkState, Verifies
+from tailrace.sinks.base import ChunkMark, HasTopics, Sink, SinkState, TopicEnd, Verifies
 from tailrace.state import capture_note
 from tailrace.state.layout import LOG, RUN_LOCK
 from tailrace.state.storage import Storage
@@ -39,6 +40,7 @@ class TableLine(msgspec.Struct, frozen=True):
     table lacks, 0 when it has all; None without a run, or a log that the watermark belongs to, and where the table has
     all of the log and nothing is captured at the moment.
     `reason` says why the table is not live, or what is to be known of it; `capture` why nothing is captured now.
+    `topic` and `end_offset` (summed over partitions; None: it is gone) are those of a table in Kafka.
     `behind_bytes` is the source's log between `position` and its present end, also where that holds nothing for us.
     """
 
@@ -57,6 +59,8 @@ class TableLine(msgspec.Struct, frozen=True):
     source_error: str | None
     reason: str = ""
     capture: str = ""
+    topic: str = ""
+    end_offset: int | None = None
 
 
 def read(pipeline: config.Pipeline) -> list[TableLine]:
@@ -129,12 +133,22 @@ def _sink_lines(pipeline: config.Pipeline, name: str, around: _Surroundings) -> 
     sink = registry.make_sink(pipeline, name)
     try:
         state = sink.read_state()
-        return [_line(name, sink, status, state, around) for _, status in sorted(state.tables.items())]
+        schemas = [status.schema for status in state.tables.values()]
+        topics = sink.topic_ends(schemas) if isinstance(sink, HasTopics) else {}
+        return [_line(name, sink, status, state, around, topics) for _, status in sorted(state.tables.items())]
     finally:
         sink.close()
 
 
-def _line(name: str, sink: Sink, status: TableStatus, state: SinkState, around: _Surroundings) -> TableLine:
+def _line(
+    name: str,
+    sink: Sink,
+    status: TableStatus,
+    state: SinkState,
+    around: _Surroundings,
+    topics: Mapping[str, TopicEnd],
+) -> TableLine:
+    topic = topics.get(status.table, TopicEnd("", None))
     is_live = status.state is TableState.LIVE
     mark = state.watermark if is_live and state.watermark is not None else status.watermark
     chunks = [chunk for chunk in state.chunks.get(status.table, []) if chunk.generation == status.generation]
@@ -155,6 +169,8 @@ def _line(name: str, sink: Sink, status: TableStatus, state: SinkState, around: 
         source_error=around.source_error,
         reason=status.reason,
         capture=around.capture,
+        topic=topic.topic,
+        end_offset=topic.end,
     )
 
 

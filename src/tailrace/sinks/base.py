@@ -230,6 +230,21 @@ class Beats(Protocol):
         """On the driver, every moment in which the source is captured and the sink follows. Returns at once."""
 
 
+class TopicEnd(msgspec.Struct, frozen=True):
+    """The topic of a table, and where what is committed of it ends, summed over its partitions; None: it is gone."""
+
+    topic: str
+    end: int | None
+
+
+@runtime_checkable
+class HasTopics(Protocol):
+    """Has a topic a table."""
+
+    def topic_ends(self, schemas: Collection[TableSchema]) -> dict[str, TopicEnd]:
+        """By table. Changes nothing."""
+
+
 @runtime_checkable
 class Snapshots(Protocol):
     """Can be loaded with the rows that are there already. Where a sink can not, tables begin with their next change."""

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tailrace import config
-from tailrace.codecs.base import Facts, Reads
+from tailrace.codecs.base import Codec, Facts, Reads
 from tailrace.codecs.flat.rows import FACTS
 from tailrace.codecs.opening import open_codec
 from tailrace.codecs.reads import reads_of
@@ -32,9 +32,9 @@ class FileForm:
     """Pickles; opens a codec where it is used."""
 
     def __init__(self, pipeline: config.Pipeline, settings: FileSettings) -> None:
-        self._codec, self._is_parquet = settings.codec(), settings.format is FileFormat.PARQUET
-        is_flat = not self._is_parquet and settings.shape is Shape.FLAT
-        self._taken = TAKEN if self._is_parquet else frozenset({PARTITION} if is_flat else ())
+        self._codec, self.is_parquet = settings.codec(), settings.format is FileFormat.PARQUET
+        is_flat = not self.is_parquet and settings.shape is Shape.FLAT
+        self._taken = TAKEN if self.is_parquet else frozenset({PARTITION} if is_flat else ())
         self.suffix = f".{settings.format}"
         database = urlsplit(pipeline.source.url).path.strip("/")
         self._stream = StreamName(pipeline.name, database, _connector(pipeline.source.url))
@@ -42,9 +42,11 @@ class FileForm:
     def make(self, path: Path, schema: TableSchema) -> OpenFile:
         """Raises SinkRejected for a table whose columns readers would take for others."""
         _refuse_taken(schema, self._taken)
-        if self._is_parquet:
-            return ParquetFile(path)
-        return LinesFile(path, open_codec(self._codec, self._stream, folder_of(schema)))
+        return ParquetFile(path) if self.is_parquet else LinesFile(path, self.codec(schema))
+
+    def codec(self, schema: TableSchema) -> Codec:
+        """Of a table's lines."""
+        return open_codec(self._codec, self._stream, folder_of(schema))
 
 
 def facts_of(changes: Changes) -> Facts:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from tailrace import config, failpoints
 from tailrace.errors import ConfigError, SinkRejected, SinkTaken
@@ -23,7 +24,18 @@ from tailrace.model.changes import Changes
 from tailrace.model.lifecycle import COPYING, TableStatus
 from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
-from tailrace.sinks.base import Atomic, Batch, ChangeSink, ChunkMark, Delivers, Evolved, Evolves, FetchRows, SinkState
+from tailrace.sinks.base import (
+    Atomic,
+    Batch,
+    ChangeSink,
+    ChunkMark,
+    Delivers,
+    Evolved,
+    Evolves,
+    FetchRows,
+    SinkState,
+    Verifies,
+)
 from tailrace.sinks.files import staging
 from tailrace.sinks.files.chunks import Chunks
 from tailrace.sinks.files.disk import disk_errors
@@ -32,10 +44,11 @@ from tailrace.sinks.files.manifest import Manifest, Manifests
 from tailrace.sinks.files.naming import OWN, folder_of, path_of
 from tailrace.sinks.files.settings import FileSettings
 from tailrace.sinks.files.staging import Staged, StagedFile, Staging
+from tailrace.sinks.files.verifying import FolderView
 from tailrace.sinks.simple import SimpleSink, outstanding
 
 
-class FileSink(SimpleSink, ChangeSink, Delivers, Evolves):
+class FileSink(SimpleSink, ChangeSink, Delivers, Evolves, Verifies):
     """Picklable. Several threads may use it at once."""
 
     settings_type = FileSettings
@@ -50,6 +63,7 @@ class FileSink(SimpleSink, ChangeSink, Delivers, Evolves):
         self._form = FileForm(pipeline, pipeline.sink_settings(name, FileSettings))
         self._manifests = Manifests(self.path, self.path / OWN / pipeline.name / name, self._form.suffix)
         self._chunks = Chunks(self._manifests.staged)
+        self._view = FolderView(self.path, None if self._form.is_parquet else self._form.codec)
         self._run = ""
         self._lock = threading.Lock()
 
@@ -196,6 +210,17 @@ class FileSink(SimpleSink, ChangeSink, Delivers, Evolves):
 
     def finish_snapshot(self, status: TableStatus) -> None:
         """All that there was to do is done."""
+
+    # --- reading back
+
+    def count_rows(self, schema: TableSchema, seconds: float) -> int | None:
+        return None  # that takes a whole replay
+
+    def read_table(self, schema: TableSchema) -> Iterator[list[tuple[Any, ...]]]:
+        return self._view.rows(schema)
+
+    def expected_rows(self, schema: TableSchema, batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
+        return self._view.expected(schema, batch)
 
 
 def _after(manifest: Manifest, batch: Batch) -> Manifest:

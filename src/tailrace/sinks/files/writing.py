@@ -113,4 +113,12 @@ def rows_of(changes: Changes, facts: Facts) -> pa.RecordBatch:
     }
     before = {"_before": flat.column("_before")} if own else {}  # Parquet has no struct of nothing
     columns = {name: flat.column(place) for place, name in enumerate(own)} | told | before
-    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    arrays = [array.cast(nullable(array.type)) for array in columns.values()]
+    return pa.RecordBatch.from_arrays(arrays, names=list(columns))
+
+
+def nullable(type_: pa.DataType) -> pa.DataType:
+    """Parquet takes no null for a struct whose fields can not be null: times with a zone, intervals, arrays of them."""
+    if pa.types.is_struct(type_):
+        return pa.struct([field.with_nullable(True).with_type(nullable(field.type)) for field in type_])
+    return pa.list_(nullable(type_.value_type)) if pa.types.is_list(type_) else type_

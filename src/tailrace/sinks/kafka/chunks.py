@@ -9,9 +9,10 @@ from tailrace import failpoints
 from tailrace.model.lifecycle import TableStatus
 from tailrace.model.rows import EncodedRows, Rows
 from tailrace.model.schema import TableSchema
-from tailrace.sinks.base import ChunkMark
+from tailrace.sinks.base import ChunkMark, Rejected
 from tailrace.sinks.kafka import staged
 from tailrace.sinks.kafka.encoding import Encoder, row_pieces
+from tailrace.sinks.kafka.fitting import Fitting, counted
 from tailrace.sinks.kafka.naming import Names
 from tailrace.sinks.kafka.staged import CHUNK, StagedChunk
 from tailrace.state.storage import Storage
@@ -20,8 +21,8 @@ from tailrace.state.storage import Storage
 class Chunks:
     """Pickles, with the run that it is of and where its tables begin."""
 
-    def __init__(self, storage: Storage, encoder: Encoder, names: Names) -> None:
-        self._storage, self._encoder, self._names = storage, encoder, names
+    def __init__(self, storage: Storage, encoder: Encoder, names: Names, fitting: Fitting) -> None:
+        self._storage, self._encoder, self._names, self._fitting = storage, encoder, names, fitting
         self.run = ""
         self._positions: dict[str, str] = {}
 
@@ -34,17 +35,22 @@ class Chunks:
         failpoints.reached("chunk-before-load")
         topic, position = self._names.topic(schema), self._positions.get(schema.table, "")
         name, count = self._name(mark), 0
-        writer = staged.Writer(self._storage, name)
+        writer, aside = staged.Writer(self._storage, name), list[Rejected]()
         for batch in batches:
             if isinstance(batch, EncodedRows):
                 raise TypeError(f"{schema.table} came encoded, and nobody asked for that")
             for rows in row_pieces(batch):
                 encoded = self._encoder.reads(topic, schema, rows, position, mark.generation)
-                writer.add(schema.table, topic, encoded, rows.num_rows)
+                large = self._fitting.rows(topic, schema, encoded, rows)
+                writer.add(schema.table, topic, self._fitting.kept(topic, encoded), rows.num_rows - len(large))
+                aside += large
                 count += rows.num_rows
+        counted(aside)
         writer.close()
         self._storage.create()
-        staged.publish_chunk(self._storage, name, StagedChunk(tuple(writer.files), topic, count))
+        staged.publish_chunk(
+            self._storage, name, StagedChunk(tuple(writer.files), topic, count - len(aside), tuple(aside))
+        )
         failpoints.reached("chunk-staged")
         return count
 

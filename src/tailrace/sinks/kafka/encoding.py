@@ -38,35 +38,33 @@ class Encoder:
 
     def changes(self, topic: str, changes: Changes) -> Iterator[tuple[Encoded, Changes]]:
         """The messages of changes, in pieces, with the changes that each is of: truncates are by themselves."""
-        own = replace(changes, schema=self._keyed(changes.schema))
+        own = replace(changes, schema=self.keyed(changes.schema))
         for run in _apart(own):
             for piece in _pieces(run):
-                yield self._codec(topic).encode_changes(piece, _facts(piece)), piece
+                yield self.codec(topic).encode_changes(piece, _facts(piece)), piece
 
     def reads(self, topic: str, schema: TableSchema, rows: pa.RecordBatch, position: str, generation: int) -> Encoded:
         """The messages of rows as a snapshot found them."""
-        changes, facts = reads_of(self._keyed(schema), rows, position, Reads(generation))
-        return self._codec(topic).encode_changes(changes, facts)
+        changes, facts = reads_of(self.keyed(schema), rows, position, Reads(generation))
+        return self.codec(topic).encode_changes(changes, facts)
 
     def truncate(self, topic: str, schema: TableSchema, position: str) -> list[Record]:
         """That a table begins anew: what was told of its rows does not hold any more."""
-        event = Event(
-            EventOp.TRUNCATE, schema.table, None, None, None, position, None, None, schema=self._keyed(schema)
-        )
-        return self._codec(topic).encode(event)
+        event = Event(EventOp.TRUNCATE, schema.table, None, None, None, position, None, None, schema=self.keyed(schema))
+        return self.codec(topic).encode(event)
 
     def is_keyless(self, schema: TableSchema) -> bool:
-        return not self._keyed(schema).key
+        return not self.keyed(schema).key
 
     def key_of(self, schema: TableSchema) -> list[tuple[str, ColumnType]]:
         """What makes the key of a row: with another one it is another row to readers."""
         names = self._keys.get(schema.table, schema.key)
         return [(column.name, column.type) for column in schema.columns if column.name in names]
 
-    def _codec(self, topic: str) -> Codec:
+    def codec(self, topic: str) -> Codec:
         return open_codec(self._codec_settings, self.stream, topic)
 
-    def _keyed(self, schema: TableSchema) -> TableSchema:
+    def keyed(self, schema: TableSchema) -> TableSchema:
         """With the key that the file says. It has to be in what the source sends of a row that is gone."""
         chosen = self._keys.get(schema.table)
         if chosen is None or chosen == schema.key:

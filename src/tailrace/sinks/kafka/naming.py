@@ -31,6 +31,10 @@ class Names(msgspec.Struct, frozen=True):
         found = self.pattern.replace("{prefix}", self.prefix).replace("{schema}", own)
         return legal(found.replace("{table}", schema.name))
 
+    def sharing(self, topic: str) -> list[str]:
+        """The tables that the file gives a topic."""
+        return [table for table, routed in self.routes.items() if legal(routed) == topic]
+
     def is_routed(self, table: str) -> bool:
         return table in self.routes
 

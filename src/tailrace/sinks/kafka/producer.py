@@ -90,6 +90,12 @@ class Transaction:
         for partition, record in ((each, record) for each in range(partitions) for record in records):
             self._put(topic, record.value, record.key, partition=partition, headers=dict(record.headers))
 
+    def send_all(self, table: str, topic: str, records: list[Record]) -> None:
+        """Where their keys say."""
+        self.tables[topic] = table
+        for record in records:
+            self._put(topic, record.value, record.key)
+
     def send_control(self, topic: str, records: list[Record], partition: int = PARTITION_UA) -> None:
         """What is told beside the changes; a record goes where its key does, unless it is told where."""
         self.controls.add(topic)

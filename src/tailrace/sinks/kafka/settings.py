@@ -133,6 +133,13 @@ class KafkaSettings(config.Settings, frozen=True):
         str,
         Meta(pattern="^([A-Za-z0-9._-]{1,249})?$", description="the compacted topic with what the sink remembers"),
     ] = ""
+    quarantine_topic: Annotated[
+        str,
+        Meta(
+            pattern="^([A-Za-z0-9._-]{1,249})?$",
+            description="the compacted topic of changes that are too large, with `on_error: quarantine`",
+        ),
+    ] = ""
     compression: Annotated[Compression, Meta(description="none, gzip, snappy, lz4 or zstd")] = Compression.LZ4
     linger_ms: Annotated[int, Meta(ge=0, le=900_000, description="how long a batch of messages waits for more")] = 5
     batch_bytes: Annotated[int, Meta(ge=1024, le=2_000_000_000, description="how large a batch of messages is")] = MIB

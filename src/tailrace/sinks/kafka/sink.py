@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from tailrace import config, failpoints
 from tailrace.codecs.base import Record
@@ -23,6 +24,7 @@ from tailrace.model.changes import Changes, Op
 from tailrace.model.lifecycle import ASIDE, COPYING, TableStatus
 from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema
+from tailrace.model.watermark import Watermark
 from tailrace.sinks.base import (
     Atomic,
     Batch,
@@ -35,8 +37,14 @@ from tailrace.sinks.base import (
     Evolves,
     Examines,
     FetchRows,
+    HasTopics,
     Numbered,
+    Quarantined,
+    Quarantines,
+    Rejected,
     SinkState,
+    TopicEnd,
+    Verifies,
 )
 from tailrace.sinks.kafka import staged, state
 from tailrace.sinks.kafka.chunks import Chunks
@@ -44,14 +52,17 @@ from tailrace.sinks.kafka.client import Address, common, gone, shared
 from tailrace.sinks.kafka.controls import Controls, distinct, version_of
 from tailrace.sinks.kafka.encoding import Encoder
 from tailrace.sinks.kafka.examining import Examination, Wanted, wanted_of
+from tailrace.sinks.kafka.fitting import Fitting, counted
 from tailrace.sinks.kafka.heart import Heart
 from tailrace.sinks.kafka.naming import Names, legal
 from tailrace.sinks.kafka.producer import Transaction, TransactionalProducer
+from tailrace.sinks.kafka.quarantine import Quarantine, keys_of, replayable
 from tailrace.sinks.kafka.settings import KafkaSettings
 from tailrace.sinks.kafka.staged import Staged, Version
 from tailrace.sinks.kafka.state import Held, Known, Note, Pairs, StateTopic
 from tailrace.sinks.kafka.topics import KnownTopics, Topics
 from tailrace.sinks.kafka.transactions import CountWriter, finished
+from tailrace.sinks.kafka.verifying import TopicView
 from tailrace.sinks.simple import SimpleSink, outstanding
 from tailrace.state.layout import STAGED
 from tailrace.state.storage import Storage
@@ -60,7 +71,7 @@ CLAIM_TRIES = 5
 CLOSE_SECONDS = 5.0
 
 
-class KafkaSink(SimpleSink, ChangeSink, Numbered, Beats, Delivers, Evolves, Examines):
+class KafkaSink(SimpleSink, ChangeSink, Numbered, Beats, Delivers, Evolves, Examines, Verifies, HasTopics, Quarantines):
     """Picklable: connections are made where they are used. Several threads may use it at once."""
 
     settings_type = KafkaSettings
@@ -74,16 +85,22 @@ class KafkaSink(SimpleSink, ChangeSink, Numbered, Beats, Delivers, Evolves, Exam
         client = common(Address.parse(section.url, name), self.settings)
         prefix = self.settings.prefix or pipeline.name
         remembered = self.settings.state_topic or legal(f"tailrace-state.{prefix}.{pipeline.name}.{name}")
+        quarantine = self.settings.quarantine_topic or legal(f"tailrace-quarantine.{prefix}.{pipeline.name}.{name}")
         self._names = Names(prefix, self.settings.topic, by_table(section.tables), section.schemas, remembered)
         self._topics = Topics(client, self.settings, name)
         self._state = StateTopic(remembered, client, self._topics, name)
         self._producer = TransactionalProducer(remembered, client, self.settings, name, self._topics.obstacle)
         self._encoder = Encoder(pipeline, self.settings, prefix)
         self._controls = Controls(self.settings, self._encoder.stream, self._topics)
-        self._known = KnownTopics(self._topics, self._names.is_routed, (remembered, *self._controls.names))
+        self._known = KnownTopics(self._topics, self._names.is_routed, (remembered, *self._controls.names, quarantine))
+        self._view = TopicView(client, self.settings, self._names, self._encoder, self._topics)
         self.wants_table_numbers = self.settings.transactions
         self._storage = Storage(pipeline.state).folder(STAGED).folder(name)
-        self._chunks = Chunks(self._storage, self._encoder, self._names)
+        is_fatal = section.on_error is config.OnError.STOP
+        self._fitting = Fitting(self._encoder, self.settings.message_max_bytes, is_fatal=is_fatal)
+        self._sets_aside = not is_fatal
+        self._quarantine = Quarantine(quarantine, client, self._topics, name, remembered)
+        self._chunks = Chunks(self._storage, self._encoder, self._names, self._fitting)
         self._run, self._owner = "", f"{pipeline.name}/{name}"
         self._lock, self._heart = threading.RLock(), Heart(self._beat)
 
@@ -155,6 +172,7 @@ class KafkaSink(SimpleSink, ChangeSink, Numbered, Beats, Delivers, Evolves, Exam
         with self._producer.transaction() as transaction:
             transaction.remember(self._state.name, records)
         self._state.wait_for(*records[-1])
+        self._learn_limits(held.topic for held in known.topics.values())
         self._run = self._chunks.run = run
 
     def check_claim(self) -> None:
@@ -183,6 +201,7 @@ class KafkaSink(SimpleSink, ChangeSink, Numbered, Beats, Delivers, Evolves, Exam
         with self._lock:
             self._producer.close()
             self._run = self._chunks.run = ""
+            self._quarantine.close()
             if self._state.exists():
                 self._read()
                 self._producer.open()  # nobody else writes to it meanwhile
@@ -195,6 +214,7 @@ class KafkaSink(SimpleSink, ChangeSink, Numbered, Beats, Delivers, Evolves, Exam
         with self._lock:
             self._producer.close()
             self._state.close()
+            self._quarantine.close()
             self._topics.close()
 
     # --- batches
@@ -203,17 +223,20 @@ class KafkaSink(SimpleSink, ChangeSink, Numbered, Beats, Delivers, Evolves, Exam
         writer = staged.Writer(self._storage, f"{batch}-{part}")
         counts = CountWriter(self._storage, f"{batch}-{part}")
         versions: list[Version] = []
+        aside: list[Rejected] = []
         for each in changes:
             topic = self._names.topic(each.schema)
             if self.settings.transactions:
                 counts.add(each)
             if self.settings.schema_changes:
                 versions.append(version_of(each))
-            for encoded, piece in self._encoder.changes(topic, each):
+            for encoded, piece in self._fitting.changes(topic, each, aside):
                 everywhere = bool(piece.op[0] == Op.TRUNCATE)
                 writer.add(each.schema.table, topic, encoded, len(piece), everywhere=everywhere)
+            if any(rejected.table == each.schema.table for rejected in aside):
+                writer.topics[each.schema.table] = topic  # it is there, also if nothing fits into it
         writer.close()
-        return Staged(tuple(writer.files), writer.topics, (), counts.close(), distinct(versions))
+        return Staged(tuple(writer.files), writer.topics, (), counts.close(), distinct(versions), tuple(aside))
 
     def commit(self, batch: Batch, fetch: FetchRows) -> int:
         parts = [part for part in batch.parts if isinstance(part, Staged)]
@@ -223,14 +246,34 @@ class KafkaSink(SimpleSink, ChangeSink, Numbered, Beats, Delivers, Evolves, Exam
             if outstanding(batch, known.sink_state()) is not None:
                 sent = {table: topic for part in parts for table, topic in part.sent().items()}
                 for table, topic in sent.items():
-                    self._known.ensure(topic, table, is_new=table not in known.tables)
+                    self._ensure(topic, table, is_new=table not in known.tables)
+                aside = [each for part in parts for each in part.aside if each.table not in part.held]
+                counted(aside)
+                if aside:
+                    self._quarantine.prepare()
                 with self._writing(self._news(batch, known), sent, known) as transaction:
                     for part in parts:
                         touched += self._send(transaction, part.files, part.held)
+                    self._set_aside(transaction, aside, _place(batch, aside))
                     self._tell(transaction, batch, parts, known)
                 failpoints.reached("sink-committed")
         staged.remove(self._storage, [name for part in parts for name in (*part.files, *part.counts)])
         return touched
+
+    def _ensure(self, topic: str, table: str, *, is_new: bool) -> None:
+        """The topic is there, and tasks that come hear how large its messages may be."""
+        self._known.ensure(topic, table, is_new=is_new)
+        if is_new or topic not in self._fitting.limits:
+            self._learn_limits([topic])
+
+    def _learn_limits(self, topics: Iterable[str]) -> None:
+        """Where they matter: else a message that the broker refuses sets its table aside."""
+        if self._sets_aside:
+            self._fitting.limits |= self._topics.message_limits(topics)
+
+    def _set_aside(self, transaction: Transaction, aside: Sequence[Rejected], place: Watermark) -> None:
+        if aside:
+            self._quarantine.write(transaction, aside, place)
 
     def _tell(self, transaction: Transaction, batch: Batch, parts: Sequence[Staged], known: Known) -> None:
         """What is told beside the changes of a batch."""
@@ -344,16 +387,18 @@ class KafkaSink(SimpleSink, ChangeSink, Numbered, Beats, Delivers, Evolves, Exam
             known = self._settled()
             topic, table = self._names.topic(status.schema), status.table
             self._refuse_shared(topic, table, known)
-            self._known.ensure(topic, table, is_new=True)
+            self._ensure(topic, table, is_new=True)
             self._refuse_keyless(topic, status.schema)
             anew = self._anew(topic, status) if clear and not _is_untold(known, table) else []
             former = known.chunks.get(table, {}).keys() - {mark.number for mark in chunks}
             records = state.without_marks(table, former) + state.mark_records(chunks)
             others = msgspec.structs.replace(known, topics={})  # whichever it is: it begins here
+            former_aside = [each for each in self._aside() if each.rejected.table == table] if clear else []
             with self._writing(records + state.table_records([status]), {table: topic}, others) as transaction:
                 if anew:
                     transaction.send_records(topic, table, self._partitions(topic, table), anew)
                 self._controls.tell_schemas(transaction, known.tables, (), [status])
+                self._quarantine.drop(transaction, former_aside)
             self._chunks.learn(status)
             return status
 
@@ -398,18 +443,81 @@ class KafkaSink(SimpleSink, ChangeSink, Numbered, Beats, Delivers, Evolves, Exam
             chunk = self._chunks.find(mark)
             if planned is None or planned.is_loaded or planned.generation != mark.generation or chunk is None:
                 return 0
-            self._known.ensure(chunk.topic, mark.table, is_new=False)
+            self._ensure(chunk.topic, mark.table, is_new=False)
+            if chunk.aside:
+                self._quarantine.prepare()
             done = msgspec.structs.replace(planned, is_loaded=True, rows=chunk.rows)
             with self._writing(state.mark_records([done]), {mark.table: chunk.topic}, known) as transaction:
                 sent = self._send(transaction, chunk.files)
                 if sent != chunk.rows:
                     raise StateUnavailable(f"{sent} of {chunk.rows} rows of a chunk of {mark.table} are staged")
+                self._set_aside(transaction, chunk.aside, known.tables[mark.table].watermark)
             failpoints.reached("chunk-loaded")
             self._chunks.remove(mark, chunk)
             return chunk.rows
 
     def finish_snapshot(self, status: TableStatus) -> None:
         """All that there was to do is done."""
+
+    # --- what was too large
+
+    def quarantined(self) -> list[Quarantined]:
+        with self._lock:
+            return self._quarantine.entries()
+
+    def _aside(self) -> list[Quarantined]:
+        return self._quarantine.entries() if self._sets_aside else []
+
+    def drop_quarantined(self, entries: Sequence[Quarantined]) -> None:
+        if entries:
+            with self._lock, self._taking_over() as transaction:
+                self._quarantine.drop(transaction, entries)
+
+    def replay(self, entries: Sequence[Quarantined], fetch: FetchRows) -> int:
+        """Rows are read after all others were fenced, and a run that comes back fences us: so none is older than what
+        the topic has of it. A run that goes on meanwhile sends what it has yet to send after them, and ends the same.
+        """
+        with self._lock:
+            schema = replayable(entries, self._read().tables.get(entries[0].rejected.table))
+            keys, topic = keys_of(entries, schema), self._names.topic(schema)
+            self._learn_limits([topic])
+            fetch(schema, keys)  # whoever writes to these rows has ended before the run is kept waiting
+            with self._taking_over() as transaction:
+                position = self._read().tables[schema.table].watermark.position
+                sent, refused = self._fitting.again(topic, schema, fetch(schema, keys), position)
+                transaction.send_all(schema.table, topic, sent)
+                done = [entry for entry in entries if tuple(map(str, entry.rejected.key.values())) not in refused]
+                self._quarantine.drop(transaction, done)
+            return len(done)
+
+    @contextmanager
+    def _taking_over(self) -> Iterator[Transaction]:
+        """A transaction beside a run: that one's is broken off, and done again. Its claim stays."""
+        self._producer.close()
+        self._producer.open()
+        try:
+            with self._producer.transaction() as transaction:
+                yield transaction
+        except SinkTaken as error:
+            raise SinkUnavailable(f"a run writes to sink {self.name} at the same moment: try again") from error
+        finally:
+            self._producer.close()
+
+    # --- reading back
+
+    def topic_ends(self, schemas: Collection[TableSchema]) -> dict[str, TopicEnd]:
+        topics = {schema.table: self._names.topic(schema) for schema in schemas}
+        ends = self._topics.summed_ends(topics.values())
+        return {table: TopicEnd(topic, ends.get(topic)) for table, topic in topics.items()}
+
+    def count_rows(self, schema: TableSchema, seconds: float) -> int | None:
+        return None  # that takes a whole replay
+
+    def read_table(self, schema: TableSchema) -> Iterator[list[tuple[Any, ...]]]:
+        return self._view.rows(schema)
+
+    def expected_rows(self, schema: TableSchema, batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
+        return self._view.expected(schema, batch)
 
 
 def _is_untold(known: Known, table: str) -> bool:
@@ -421,12 +529,19 @@ def _is_untold(known: Known, table: str) -> bool:
     return bool(marks) and not any(mark.is_loaded for mark in marks)
 
 
+def _place(batch: Batch, aside: Sequence[Rejected]) -> Watermark:
+    """The end of a batch; of a step of a catch-up, the table's own."""
+    places = {status.table: status.watermark for status in batch.tables}
+    found = batch.watermark or next((places[each.table] for each in aside if each.table in places), None)
+    return found or Watermark("", 0, "")
+
+
 def _refuse_unbuilt(section: config.Sink, name: str) -> None:
     """What other kinds of sinks have, and this one has not."""
     if section.columns:
         raise ConfigError(f"sinks.{name}.columns: a message has the columns of the source")
-    if section.misfits is not config.Misfits.REFUSE or section.on_error is not config.OnError.STOP:
+    if section.misfits is not config.Misfits.REFUSE:
         raise ConfigError(
-            f"sinks.{name}: a Kafka sink has no quarantine yet",
-            hint="leave misfits and on_error as they are: a table with a message that can not be sent is set aside",
+            f"sinks.{name}.misfits: a message takes every value that its shape has a form for",
+            hint="leave misfits as it is; with `on_error: quarantine` changes that are too large are set aside",
         )

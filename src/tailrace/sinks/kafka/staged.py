@@ -18,6 +18,7 @@ from tailrace.codecs.base import Encoded, Headers
 from tailrace.errors import StateError, StateUnavailable
 from tailrace.model.schema import TableSchema
 from tailrace.model.stored import from_json, from_msgpack
+from tailrace.sinks.base import Rejected
 from tailrace.state.storage import Storage, private
 
 FILE_BYTES = 32 << 20
@@ -61,6 +62,7 @@ class Staged(msgspec.Struct, frozen=True):
     held: tuple[str, ...] = ()
     counts: tuple[str, ...] = ()  # files, too: the changes of each transaction
     versions: tuple[Version, ...] = ()  # of the tables, where somebody is told of them
+    aside: tuple[Rejected, ...] = ()  # what is too large to be sent
 
     def without(self, tables: Collection[str]) -> Staged:
         return msgspec.structs.replace(self, held=(*self.held, *tables))
@@ -76,6 +78,7 @@ class StagedChunk(msgspec.Struct, frozen=True):
     files: tuple[str, ...]
     topic: str
     rows: int
+    aside: tuple[Rejected, ...] = ()  # beside those
 
 
 class Writer:

@@ -61,8 +61,9 @@ class Known(msgspec.Struct, frozen=True):
 class StateTopic:
     """Reads on from where it was. Pickles without what it has read."""
 
-    def __init__(self, name: str, client: dict[str, Any], topics: Topics, sink: str) -> None:
+    def __init__(self, name: str, client: dict[str, Any], topics: Topics, sink: str, group: str = "") -> None:
         self.name, self._client, self._topics, self._sink = name, client, topics, sink
+        self._group = group or name
         self._consumer: Consumer | None = None
         self._records: dict[bytes, bytes] = {}
         self._next = 0
@@ -104,6 +105,10 @@ class StateTopic:
 
         One that `is_made` has to be there, and the same as before: an empty memory would have all be sent again.
         """
+        return _known(self.records(is_made=is_made))
+
+    def records(self, *, is_made: bool = False) -> dict[bytes, bytes]:
+        """As `read`, as they are: the last one of each key."""
         look = self._topics.expected if is_made else self._topics.present
         there = self._found(look([self.name]).get(self.name))
         if is_made and (there is None or self._id not in ("", there.id)):
@@ -114,7 +119,7 @@ class StateTopic:
             )
         if there is None:
             self.close()
-            return Known(Note(), {}, {})
+            return {}
         if self._id not in ("", there.id):
             self.close()
         self._id = there.id
@@ -123,7 +128,7 @@ class StateTopic:
             self.close()
         self._read_until(lambda: self._next >= end)
         self._is_whole = True
-        return _known(self._records)
+        return dict(self._records)
 
     def so_far(self) -> Known:
         """What was read, and what has come since without being waited for. Before that, as `read`."""
@@ -196,7 +201,7 @@ class StateTopic:
     def _opened(self) -> Consumer:
         if self._consumer is None:
             own = {
-                "group.id": self.name,
+                "group.id": self._group,
                 "isolation.level": "read_committed",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,

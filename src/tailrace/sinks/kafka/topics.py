@@ -213,14 +213,27 @@ class Topics:
 
     def setting(self, name: str, key: str) -> str | None:
         """A topic's own setting, or the broker's; None if we may not know."""
-        resource = ConfigResource(ResourceType.TOPIC, name)
-        try:
-            found = self._answer(self._opened().describe_configs([resource], request_timeout=SECONDS)[resource])
-        except KafkaException as error:
-            if error.args[0].code() in FORBIDDEN:
-                return None
-            raise self._explained(error, f"reading the settings of topic {name}") from error
-        return str(found[key].value) if key in found else None
+        return self._settings_of([name], key).get(name)
+
+    def message_limits(self, names: Iterable[str]) -> dict[str, int]:
+        """How large a batch of messages may be that brokers take for these topics, as far as we may know."""
+        there = self.present(names)
+        return {name: int(value) for name, value in self._settings_of(there, "max.message.bytes").items()}
+
+    def _settings_of(self, names: Iterable[str], key: str) -> dict[str, str]:
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        asked = self._opened().describe_configs(resources, request_timeout=SECONDS) if resources else {}
+        known: dict[str, str] = {}
+        for resource, answer in asked.items():
+            try:
+                found = self._answer(answer)
+            except KafkaException as error:
+                if error.args[0].code() in FORBIDDEN:
+                    continue
+                raise self._explained(error, f"reading the settings of topic {resource.name}") from error
+            if key in found:
+                known[resource.name] = str(found[key].value)
+        return known
 
     def is_compacted(self, name: str) -> bool:
         return "compact" in (self.setting(name, POLICY) or "")
@@ -231,6 +244,15 @@ class Topics:
         count = 0 if there is None else there.partitions
         first, last = self._offsets(name, count, FIRST), self._offsets(name, count, LAST)
         return [Ends(low, high) for low, high in zip(first, last, strict=True)]
+
+    def summed_ends(self, names: Iterable[str]) -> dict[str, int]:
+        """Of those of these topics that are there, where what is committed of them ends, summed over partitions."""
+        there = self.present(names)
+        places = [TopicPartition(name, number) for name in there for number in range(there[name].partitions)]
+        found = dict.fromkeys(there, 0)
+        for place, offset in self._asked(places, LAST, "asking for the ends of topics").items():
+            found[place[0]] += offset
+        return found
 
     def committed_end(self, name: str) -> int:
         """The end of what is committed of a topic's first partition."""
@@ -245,17 +267,22 @@ class Topics:
                     raise self._explained(error, f"deleting topic {name}", right=Right("Delete", name)) from error
 
     def _offsets(self, name: str, count: int, spec: Any) -> list[int]:
-        wanted = {TopicPartition(name, number): spec for number in range(count)}
-        if not wanted:
-            return []
-        level = IsolationLevel.READ_COMMITTED
+        places = [TopicPartition(name, number) for number in range(count)]
+        found = self._asked(places, spec, f"asking for the end of topic {name}")
+        return [found[name, number] for number in range(count)]
+
+    def _asked(self, places: list[TopicPartition], spec: Any, doing: str) -> dict[tuple[str, int], int]:
+        """By topic and partition, for those who read what is committed."""
+        if not places:
+            return {}
+        level, wanted = IsolationLevel.READ_COMMITTED, dict.fromkeys(places, spec)
         answers = self._opened().list_offsets(wanted, isolation_level=level, request_timeout=SECONDS)
         try:
-            found = {place.partition: self._answer(answer).offset for place, answer in answers.items()}
+            return {
+                (place.topic, place.partition): int(self._answer(answer).offset) for place, answer in answers.items()
+            }
         except KafkaException as error:
-            doing = f"asking for the end of topic {name}"
-            raise self._explained(error, doing, right=Right("Describe", name)) from error
-        return [int(found[number]) for number in range(count)]
+            raise self._explained(error, doing, right=Right("Describe", places[0].topic)) from error
 
     def _is_there(self, name: str) -> bool:
         """As the broker that we ask knows by now."""
