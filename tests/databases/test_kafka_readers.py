@@ -39,7 +39,7 @@ ALTER TABLE toasty ALTER large SET STORAGE EXTERNAL;
 CREATE TABLE cleared (id int PRIMARY KEY, v text);
 """
 ROW = (
-    "n, n * 10000000000, n / 7.0, n % 2 = 0, n * 1.125, (n * 3.3)::numeric, CASE WHEN n % 5 > 0 THEN 'é ' || n END,"
+    "n, n * 10000000000, n / 7.0, n % 2 = 0, n * 1.125, n + 0.5::numeric, CASE WHEN n % 5 > 0 THEN 'é ' || n END,"
     " decode(md5(n::text), 'hex'), md5(n::text)::uuid, jsonb_build_object('n', n), DATE '1969-12-01' + n,"
     " TIME '00:00:00.5' + n * interval '1 min', TIMESTAMP '1960-01-01 00:00:00.000001' + n * interval '1 year',"
     " TIMESTAMPTZ '2024-02-29 23:59:59.5+02' + n * interval '1 s', ARRAY['a', NULL, 'b' || n], ARRAY[n, NULL]"
@@ -81,8 +81,8 @@ def told(
     with requires(SchemaRegistry.start) as registry:
         execute(url, TABLES, *BEFORE)
         whole = NewTopic("envelopes.public.cleared", 1)  # who takes a truncate for the whole table needs one partition
-        for made in AdminClient({"bootstrap.servers": kafka_broker.servers}).create_topics([whole]).values():
-            made.result()
+        admin = AdminClient({"bootstrap.servers": kafka_broker.servers})
+        admin.create_topics([whole])[whole.topic].result()
         sinks = {
             "envelopes": {"format": "json-schemas"},
             "avro": {"format": "avro", "registry": {"url": registry.url}},
@@ -127,7 +127,8 @@ def test_a_consumer_for_debezium_ends_with_the_tables_of_the_source(
 
 def test_a_changed_key_is_a_delete_and_a_create_that_name_each_other(told: Told) -> None:
     moved: Counter[tuple[Any, Any]] = Counter()
-    for message in kafka_reading.read(told.servers, ["envelopes.public.kinds", "envelopes.public.pairs"]):
+    topics = ["envelopes.public.kinds", "envelopes.public.pairs"]
+    for message in (each for each in kafka_reading.read(told.servers, topics) if each.value is not None):
         own = json.dumps(message.key["payload"])
         if NEW_KEY in message.headers:
             assert message.value["payload"]["op"] == "d"
