@@ -37,7 +37,7 @@ from tailrace.sinks.base import (
     Snapshots,
     Verifies,
 )
-from tailrace.sinks.opensearch import OpenSearchSink, remembering, sending, writing
+from tailrace.sinks.opensearch import OpenSearchSink, client, remembering, sending, writing
 from tailrace.sinks.opensearch.sending import Target
 from tailrace.testing.processes import wait_until
 from tailrace.testing.sink_changes import SourceRows, chunk, live, load, net, status, table_of, watermark
@@ -755,6 +755,24 @@ def test_an_index_of_somebody_else_is_neither_taken_nor_dropped(
     assert indexes(opensearch_server, opensearch_prefix) == [name]
 
 
+@pytest.mark.parametrize("kind", ["default_pipeline", "final_pipeline"])
+def test_documents_are_not_changed_by_what_the_server_does_to_those_of_others(
+    make_sink: MakeSink, opensearch_server: OpenSearchServer, opensearch_prefix: str, kind: str
+) -> None:
+    """A template for all indexes with a pipeline, which may change or drop what is sent; here it is one that fails."""
+    template = {"index_patterns": [f"{opensearch_prefix}*"], "template": {"settings": {f"index.{kind}": "nowhere"}}}
+    opensearch_server.ask("PUT", f"_index_template/{opensearch_prefix}all", template)
+    try:
+        sink = make_sink()
+        seed(sink, USERS, [doc("1", ("1:1",), name="a"), doc("2", name="b")])
+        apply(sink, 10, [doc("3", name="c")], ["2"])
+        assert content(sink) == {"1": {"name": "a"}, "3": {"name": "c"}}
+        assert list(sink.remembered(USERS).by_rows(pa.array(["1:1"]))) == [[["1"]]]
+        assert sink.read_state().watermark == watermark(10)
+    finally:
+        opensearch_server.ask("DELETE", f"_index_template/{opensearch_prefix}all")
+
+
 def test_an_alias_of_another_pipeline_is_not_taken(
     users: OpenSearchSink, make_sink: MakeSink, opensearch_server: OpenSearchServer, opensearch_prefix: str
 ) -> None:
@@ -1099,6 +1117,22 @@ def test_documents_are_found_by_the_rows_that_they_were_built_from(
     assert by(task.by_node(1)) == everybody
     assert by(task.by_node(3)) == []
     assert all("_tailrace" not in document for document in content(users).values())
+
+
+def test_a_search_that_the_server_has_lost_or_given_up_is_trouble_that_passes(
+    users: OpenSearchSink, opensearch_server: OpenSearchServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remembering, "PAGE", 7)
+    apply(users, 10, [doc(f"d{number}") for number in range(20)])
+    pages = users.remembered(USERS).by_node(0)
+    assert len(next(pages)) == 7
+    opensearch_server.ask("DELETE", "_search/scroll/_all")
+    with pytest.raises(SinkUnavailable, match="has lost what was found so far"):
+        list(pages)
+    remembered, ask = users.remembered(USERS), client.Client.ask
+    monkeypatch.setattr(client.Client, "ask", lambda *args, **more: ask(*args, **more) | {"timed_out": True})
+    with pytest.raises(SinkUnavailable, match="ended before all was found"):
+        list(remembered.by_node(0))
 
 
 def test_what_is_remembered_is_that_of_the_index_which_is_written_to(users: OpenSearchSink) -> None:

@@ -34,6 +34,8 @@ CREATE TABLE user_tags (id int PRIMARY KEY, user_id int, tag_id int);
 CREATE TABLE visits (user_id int, page text, ignored int);
 ALTER TABLE visits REPLICA IDENTITY FULL;
 ALTER TABLE users ALTER note SET STORAGE EXTERNAL;
+ALTER TABLE orders ADD code text UNIQUE NOT NULL DEFAULT gen_random_uuid();
+ALTER TABLE users ADD code text UNIQUE NOT NULL DEFAULT gen_random_uuid();
 """
 ROWS = """
 TRUNCATE countries, cities, users, orders, items, tags, user_tags, visits;
@@ -150,6 +152,17 @@ def kept(followed: tuple[psycopg.Connection[Any], Kept]) -> Kept:
     return kept
 
 
+def by_code(table: str, statement: str) -> str:
+    """A change whose old rows the server names by another key than it does before and after."""
+    named, usual = f"REPLICA IDENTITY USING INDEX {table}_code_key", "REPLICA IDENTITY DEFAULT"
+    return in_one(f"ALTER TABLE {table} {named}", statement, f"ALTER TABLE {table} {usual}")
+
+
+def in_one(*statements: str) -> str:
+    """A transaction."""
+    return "; ".join(["BEGIN", *statements, "COMMIT"])
+
+
 CASES: dict[str, tuple[str, set[str]]] = {
     "a row of the root": ("UPDATE users SET name = 'x' WHERE id = 3", {"3"}),
     "a row of the root that others point to": ("UPDATE users SET name = 'x' WHERE id = 1", {"1", "2"}),
@@ -193,6 +206,27 @@ CASES: dict[str, tuple[str, set[str]]] = {
     "a truncated junction": ("TRUNCATE user_tags", {"1", "2", "3"}),
     "a truncated root": ("TRUNCATE users", {"1", "2", "3"}),
     "a truncated table without a key": ("TRUNCATE visits", {"1", "2"}),
+    "a deleted child that was named by another key": (
+        by_code("orders", "DELETE FROM orders WHERE id = 12"),
+        {"1", "2"},
+    ),
+    "a child's key while it was named by another": (
+        by_code("orders", "UPDATE orders SET id = 20, user_id = 3 WHERE id = 12"),
+        {"1", "2", "3"},
+    ),
+    "a deleted row of the root that was named by another key": (
+        by_code("users", "DELETE FROM users WHERE id = 3"),
+        {"1", "2", "3"},
+    ),
+    "a deleted row that had a key for a time": (
+        in_one(
+            "DELETE FROM visits WHERE user_id = 1",
+            "ALTER TABLE visits ADD PRIMARY KEY (page), REPLICA IDENTITY DEFAULT",
+            "DELETE FROM visits",
+            "ALTER TABLE visits DROP CONSTRAINT visits_pkey, ALTER page DROP NOT NULL, REPLICA IDENTITY FULL",
+        ),
+        {"1", "2"},
+    ),
     "many of one document": (
         "UPDATE items SET sku = 'x' WHERE order_id = 12; UPDATE orders SET total = 0 WHERE id = 12",
         {"2"},

@@ -319,6 +319,13 @@ def test_root_filters_are_entered_and_left(search: Search) -> None:
     search.wait_until_gone("adults", "2")
 
 
+def test_rows_that_come_while_a_column_has_another_name_are_not_lost(search: Search) -> None:
+    """flusso's limit: schema changes. Afterwards the catalog is as it was: only the stream tells of it."""
+    renamed, back = "ALTER TABLE members RENAME id TO number", "ALTER TABLE members RENAME number TO id"
+    search.run(f"BEGIN; {renamed}; INSERT INTO members VALUES (30, 30); {back}; COMMIT")
+    search.wait("adults", "30", age=30)
+
+
 def test_transforms_and_defaults(search: Search) -> None:
     """flusso: config_coverage, transforms and defaults"""
     search.wait("people", "1", name="Ada", email="ada@x.org", nick="nobody", orders=[], tags=[], profile=None)

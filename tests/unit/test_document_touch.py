@@ -15,10 +15,10 @@ from tailrace.config.conditions import Filter
 from tailrace.config.conditions import Op as Compared
 from tailrace.documents import touch
 from tailrace.documents.build import build
-from tailrace.documents.touch import resolve, touches
+from tailrace.documents.touch import are_known, resolve, touches
 from tailrace.documents.tree import Tree, tree_of
 from tailrace.model.changes import NO_TRANSACTIONS, Changes, Op
-from tailrace.model.schema import Identity, TableSchema
+from tailrace.model.schema import Column, Identity, TableSchema
 
 CITIES = table("cities", {"id": INT, "name": TEXT})
 USERS = table("users", {"id": INT, "name": TEXT, "city_id": BIG})
@@ -177,13 +177,33 @@ def test_a_table_that_no_document_has_touches_none(tree: Tree) -> None:
     assert touched(tree, other, (Op.INSERT, (1,), None)) == []
 
 
-def test_a_table_that_lost_its_key_may_touch_all(tree: Tree) -> None:
-    other = table("tags", {"label": TEXT})
-    assert touched(tree, without_key(other), (Op.INSERT, ("x",), None)) == [(TAG, None)]
+def test_old_rows_that_were_named_by_another_key_may_be_of_any_document(tree: Tree) -> None:
+    """The source has sent `label` of them, and not the key by which documents remember rows."""
+    other = TableSchema(TAGS.schema, TAGS.name, TAGS.columns, ("label",), Identity.INDEX)
+    assert touched(tree, other, (Op.DELETE, (None, "x"), None)) == [(TAG, None)]
+    assert touched(tree, other, (Op.UPDATE, (9, "x"), None)) == [(TAG, None), (TAG, ["9"])]
+    assert touched(tree, other, (Op.INSERT, (9, "x"), None)) == [(TAG, ["9"])]
 
 
-def without_key(schema: TableSchema) -> TableSchema:
-    return TableSchema(schema.schema, schema.name, schema.columns, ())
+def test_links_that_were_not_sent_of_rows_without_a_key_may_be_of_any_document(tree: Tree) -> None:
+    keyed = TableSchema(NOTES.schema, NOTES.name, NOTES.columns, ("text",))
+    assert touched(tree, keyed, (Op.DELETE, (None, "x", None), None)) == [(NOTE, None)]
+
+
+def test_columns_are_known_by_their_names_and_numbers(tree: Tree) -> None:
+    assert are_known(tree, TAGS)
+    assert are_known(tree, table("tags", {"id": INT, "label": TEXT, "more": INT}))
+    assert not are_known(tree, table("tags", {"id": INT, "name": TEXT}))
+    assert are_known(tree, table("strangers", {"id": INT}))
+
+
+def test_a_column_whose_name_another_has_for_a_time_is_not_known(tables: Tables) -> None:
+    numbered = [Column("id", INT, 1), Column("name", TEXT, 2), Column("city_id", BIG, 3), Column("nick", TEXT, 4)]
+    swapped = [Column("id", INT, 1), Column("nick", TEXT, 2), Column("city_id", BIG, 3), Column("name", TEXT, 4)]
+    users, others = (TableSchema("public", "users", tuple(each), ("id",)) for each in (numbered, swapped))
+    tree = tree_of("users", d.Document(table="users", fields={"name": d.Keyword()}), {"public.users": users})
+    assert are_known(tree, users)
+    assert not are_known(tree, others)
 
 
 def found(tree: Tree, tables: Tables, rows: list[tuple[int, list[str] | None]], remembered: Any = None) -> list[str]:

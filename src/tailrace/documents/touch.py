@@ -46,16 +46,28 @@ class Remembered(Protocol):
 
 
 def touches(tree: Tree, changes: Changes) -> pa.RecordBatch:
-    """What changes of one table touch, each once, with the columns of TOUCHES."""
+    """What changes of one table touch, each once, with the columns of TOUCHES. Their columns `are_known`."""
     nodes = [node for node in tree.of_table(changes.schema.table) if not node.is_covered]
     found = [_of_node(tree, node, changes) for node in nodes]
     return pa.concat_batches(found) if found else pa.RecordBatch.from_pylist([], schema=TOUCHES)
 
 
+def are_known(tree: Tree, schema: TableSchema) -> bool:
+    """Whether all columns that documents are made of are, in a version of a table, the ones that the tree means.
+
+    One that has another name for a time, or whose name another has, is not: what such changes touch can not be told.
+    """
+    present = {column.name: column.number for column in schema.columns}
+    for node in tree.of_table(schema.table):
+        for column in (column for column in node.schema.columns if column.name in node.watched):
+            number = present.get(column.name)
+            if number is None or (number and column.number and number != column.number):
+                return False
+    return True
+
+
 def _of_node(tree: Tree, node: Node, changes: Changes) -> pa.RecordBatch:
     number, names = _named_by(tree, node)
-    if not set(names) <= {column.name for column in changes.schema.columns}:
-        return _all_of(node.number)
     is_row = changes.op != Op.TRUNCATE
     relevant = is_row & ~_is_without_effect(node, changes)
     values = [
@@ -64,7 +76,15 @@ def _of_node(tree: Tree, node: Node, changes: Changes) -> pa.RecordBatch:
     ]
     listed = keys.listed(keys.distinct(pa.concat_batches(values)).columns)
     rows = pa.RecordBatch.from_arrays([pa.array(np.full(len(listed), number, np.int32)), listed], schema=TOUCHES)
-    return rows if is_row.all() else pa.concat_batches([_all_of(node.number), rows])
+    is_vague = ~is_row | _is_unnamed(names, changes)
+    return pa.concat_batches([_all_of(node.number), rows]) if is_vague.any() else rows
+
+
+def _is_unnamed(names: Sequence[str], changes: Changes) -> Flags:
+    """Changes of old rows of which the source did not send these columns: it named them by another key at that time."""
+    if changes.schema.identity is Identity.FULL or set(names) <= set(changes.schema.key):
+        return np.zeros(len(changes), np.bool_)
+    return (changes.op == Op.UPDATE) | (changes.op == Op.DELETE)
 
 
 def _named_by(tree: Tree, node: Node) -> tuple[int, tuple[str, ...]]:

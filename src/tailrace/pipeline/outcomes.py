@@ -29,7 +29,9 @@ def strayed(
     """
     names = frozenset(table for result in results for table in result.strayed) - outcome.held
     again = {
-        status.table: status.again(before or status.watermark, status.schema, reason="it had another name for a time")
+        status.table: status.again(
+            before or status.watermark, status.schema, reason="it, or a column of it, had another name for a time"
+        )
         for status in statuses
         if status.table in names
     }

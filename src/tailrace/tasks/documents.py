@@ -22,7 +22,7 @@ from tailrace.columns.net import NetChanges
 from tailrace.documents import keys
 from tailrace.documents.apart import Refused, build_apart
 from tailrace.documents.build import Built
-from tailrace.documents.touch import Remembered, resolve_all, touches
+from tailrace.documents.touch import Remembered, are_known, resolve_all, touches
 from tailrace.documents.tree import Tree
 from tailrace.errors import SinkChanged, SinkTaken, SourceUnavailable, StateError, TailraceError
 from tailrace.log.reader import LogReader, Slice
@@ -95,22 +95,30 @@ def _touches_in(plan: BuildPlan, piece: Slice, found: Found) -> Iterator[tuple[s
     names |= {node.schema.table for node in nodes} & frames.tables.keys()
     for changes in plan.source.decode(frames, piece.first, piece.last, names) if names else ():
         for document, each in plan.documents.items():
-            yield from _touches_of(plan, document, each, changes)
+            yield from _touches_of(plan, document, each, changes, found)
 
 
 def _touches_of(
-    plan: BuildPlan, name: str, document: DocumentPlan, changes: Changes
+    plan: BuildPlan, name: str, document: DocumentPlan, changes: Changes, found: Found
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Of a table that has, or had, another name by now the number tells which it is."""
+    """Of a table that has, or had, another name by now the number tells which it is.
+
+    Of a column no change tells that much: a document is built anew where one had another name for a time.
+    """
     table = _table_in(document.tree, changes.schema)
     if table is None:
         return
     mask = changes.offset > document.own.after
     if document.own.visibility:
         mask &= plan.source.unseen(changes, document.own.visibility)
-    if mask.any():
-        with _own_trouble(name):
-            yield name, touches(document.tree, _named(changes.keep(mask), table))
+    if not mask.any():
+        return
+    changes = _named(changes.keep(mask), table)
+    if not are_known(document.tree, changes.schema):
+        found.strayed.add(name)
+        return
+    with _own_trouble(name):
+        yield name, touches(document.tree, changes)
 
 
 def _named(changes: Changes, table: str) -> Changes:

@@ -58,7 +58,8 @@ class ApplyPlan(msgspec.Struct, frozen=True):
 class PartResult(msgspec.Struct, frozen=True):
     """A task's receipt. `position` and `source` are those of the last transaction end in its slices.
 
-    Of a table in `failed` nothing is staged. One that is `strayed` was changed under another name than its own.
+    Of a table in `failed` nothing is staged. One that is `strayed` was changed under another name than its own, or a
+    document's table while a column of it had another name.
     `leaves` are the parts of tables that changes went through, as far as they are described here. `relations` are all
     that changed, whatever their names: a table may have had that of another for a time.
     """

@@ -19,7 +19,7 @@ from tailrace.sinks.opensearch.client import Client
 from tailrace.sinks.opensearch.memory import MAPPING
 from tailrace.sinks.opensearch.naming import Names, claim_of, generation_of, is_generation, memory_of
 from tailrace.sinks.opensearch.sending import Target
-from tailrace.sinks.opensearch.settings import OpenSearchSettings
+from tailrace.sinks.opensearch.settings import AS_SENT, OpenSearchSettings
 
 DOCUMENT = "document"
 KEEP_DELETES = "1h"
@@ -48,7 +48,7 @@ class Generations:
 
     def _make(self, index: str, alias: str, settings: dict[str, Any], mappings: Mapping[str, Any], table: str) -> None:
         own = {"number_of_shards": self._settings.shards, "hidden": True, "gc_deletes": KEEP_DELETES}
-        whole = settings | {"index": settings.get("index", {}) | own | SEEDING}
+        whole = settings | {"index": settings.get("index", {}) | own | SEEDING | AS_SENT}
         body = {"settings": whole, "mappings": mappings, "aliases": {alias: {"is_hidden": True}}}
         answer = self._client.ask("PUT", index, body, doing=f"making an index for {table}", allow=(400,))
         if "error" in answer:

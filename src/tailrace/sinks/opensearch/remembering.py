@@ -68,7 +68,9 @@ def _scrolled(client: Client, index: str, table: str, body: dict[str, Any]) -> I
         while hits := _found(answer, table, index)["hits"]["hits"]:
             yield hits
             again = {"scroll": KEPT_ALIVE, "scroll_id": answer["_scroll_id"]}
-            answer = client.ask("POST", "_search/scroll", again, doing=doing)
+            answer = client.ask("POST", "_search/scroll", again, doing=doing, allow=(404,))
+            if answer.get("status") == 404:
+                raise SinkUnavailable(f"the server has lost what was found so far, while {doing}: it was restarted")
     finally:
         if "_scroll_id" in answer:
             client.ask("DELETE", "_search/scroll", {"scroll_id": answer["_scroll_id"]}, doing=doing, allow=(404,))
@@ -80,6 +82,8 @@ def _found(answer: Answer, table: str, index: str) -> Answer:
     shards = answer.get("_shards", {})
     if shards.get("failed"):
         raise SinkUnavailable(f"{shards['failed']} of the shards of index {index} do not answer")
+    if answer.get("timed_out"):
+        raise SinkUnavailable(f"a search of index {index} ended before all was found: the server has a limit of time")
     return answer
 
 

@@ -11,6 +11,8 @@ from tailrace import config
 MIB = 1024 * 1024
 MOST_BULK_BYTES = 64 * MIB
 """A server takes 100 MB in one request unless it is told otherwise."""
+AS_SENT = {"default_pipeline": "_none", "final_pipeline": "_none"}
+"""Of every index of ours: what is written is what is there, whatever a template of the server has for others."""
 
 
 class OpenSearchSettings(config.Settings, frozen=True):

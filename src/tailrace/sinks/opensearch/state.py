@@ -22,6 +22,7 @@ from tailrace.model.stored import from_json
 from tailrace.model.watermark import Watermark
 from tailrace.sinks.base import ChunkMark
 from tailrace.sinks.opensearch.client import Answer, Client
+from tailrace.sinks.opensearch.settings import AS_SENT
 
 NOTE = "note"
 FORMAT = 1
@@ -98,7 +99,8 @@ class State:
         doing = "making the index of what the sink remembers"
         if self._client.exists(self._index, doing=doing):
             return
-        settings = {"index": {"number_of_shards": 1, "number_of_replicas": self._replicas, "hidden": True}}
+        own = {"number_of_shards": 1, "number_of_replicas": self._replicas, "hidden": True}
+        settings = {"index": own | AS_SENT}
         body = {"settings": settings, "mappings": MAPPING, "aliases": {self._alias: {"is_hidden": True}}}
         answer = self._client.ask("PUT", self._index, body, doing=doing, allow=(400,))
         if "error" in answer and answer["error"]["type"] != "resource_already_exists_exception":
