@@ -13,6 +13,7 @@ import psycopg
 from benchmarks import copying
 from benchmarks.backlog import FINGERPRINT, TABLE
 from support.mysql import MariaDbServer, MySqlServer
+from tailrace.sinks.sql.mysql.flavor import MYSQL
 from tailrace.sinks.sql.mysql.session import MySqlSession
 from tailrace.testing.postgres import PostgresServer
 
@@ -37,7 +38,7 @@ def bulk_load(source: PostgresServer, target: MySqlServer | MariaDbServer, datab
 
 
 def fingerprint(url: str) -> tuple[int, ...]:
-    session = MySqlSession(url, "utf8mb4_bin")
+    session = MySqlSession(url, MYSQL)
     try:
         return tuple(map(int, session.execute(FINGERPRINT)[0]))
     finally:
@@ -49,7 +50,7 @@ def _wait(_: int) -> None:
 
 
 def _load(source: str, query: str, target: str) -> None:
-    session = MySqlSession(target, "utf8mb4_bin")
+    session = MySqlSession(target, MYSQL)
     try:
         session.begin()
         session.load(TABLE, NAMES, _copied(source, query))

@@ -22,6 +22,7 @@ from tailrace.errors import SourceRefused, SourceUnavailable
 from tailrace.model.schema import Column, TableSchema
 from tailrace.model.types import ColumnType, Kind
 from tailrace.pipeline import preflight, status
+from tailrace.sinks.sql.mysql.flavor import MYSQL
 from tailrace.sinks.sql.mysql.session import MySqlSession
 from tailrace.sinks.sql.postgres.session import PostgresSession
 from tailrace.sources.base import TableLocked
@@ -112,7 +113,7 @@ def test_a_server_that_ends_idle_sessions_does_not_end_those_of_a_mysql_sink(
     request: pytest.FixtureRequest, flavor: str
 ) -> None:
     url = request.getfixturevalue(flavor)
-    with closing(MySqlSession(url, "utf8mb4_bin")) as session:
+    with closing(MySqlSession(url, MYSQL)) as session:
         names = ("wait_timeout", "net_read_timeout", "net_write_timeout")
         found = {name: int(session.execute(f"SELECT @@SESSION.{name}")[0][0]) for name in names}
         assert min(found.values()) >= 600, found
@@ -125,10 +126,10 @@ def test_limits_that_a_server_gives_to_its_clients_do_not_cut_what_a_mysql_sink_
     request: pytest.FixtureRequest, flavor: str
 ) -> None:
     url = request.getfixturevalue(flavor)
-    with closing(MySqlSession(url, "utf8mb4_bin")) as owner:
+    with closing(MySqlSession(url, MYSQL)) as owner:
         owner.execute("SET GLOBAL sql_select_limit = 1, GLOBAL sql_safe_updates = 1")
         try:
-            with closing(MySqlSession(url, "utf8mb4_bin")) as session:
+            with closing(MySqlSession(url, MYSQL)) as session:
                 assert len(session.execute("SELECT 1 UNION ALL SELECT 2")) == 2
                 assert session.execute("SELECT @@SESSION.sql_safe_updates, @@SESSION.completion_type")[0][0] == 0
         finally:

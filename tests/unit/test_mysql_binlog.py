@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tailrace.columns.doubles import json_double
 from tailrace.errors import DecodeError, PositionLost, SourceChanged, SourceRefused
 from tailrace.sources.mysql import decode_maps, events, gtid, positions, queries, unpacking
 from tailrace.sources.mysql.decode_rows import count_rows, walk
-from tailrace.sources.mysql.values import binlog_json
 from tailrace.sources.mysql.values.binlog_texts import decoded
 
 SERVER = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -160,7 +160,8 @@ def test_statements_tell_which_tables_they_change(
         ("ROLLBACK TO `s`", "rollback"),
         ("SAVEPOINT `s`", "inside"),
         ("insert into t values (1)", "change"),
-        ("XA START X'31',X'',1", "xa"),
+        ("XA START X'31',X'',1", "inside"),
+        ("XA COMMIT X'31',X'',1", "xa end"),
         ("CREATE TABLE t (i int) START TRANSACTION", "inside"),
         ("ALTER TABLE t ADD c int", "ddl"),
     ],
@@ -271,7 +272,7 @@ def test_compressed_rows_of_mariadb_are_unpacked() -> None:
     [(1.0, "1.0"), (-0.0, "-0.0"), (1e-7, "0.0000001"), (1e100, "1e100"), (1.5e15, "1.5e15"), (123456.75, "123456.75")],
 )
 def test_a_double_in_json_is_written_as_the_server_does(number: float, text: str) -> None:
-    assert binlog_json.double(number) == text
+    assert json_double(number) == text
 
 
 def test_texts_in_a_character_set_of_one_byte_are_decoded_together() -> None:

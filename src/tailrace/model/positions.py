@@ -7,6 +7,9 @@
 | mysql | GTID set | `3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5:11` |
 | mariadb | GTIDs, one a domain | `0-1-100,1-7-3` |
 
+A place of MySQL's or MariaDB's may say behind itself where to read from, `binlog.000042:1337 from binlog.000041:4`: a
+transaction that was prepared there (XA) was not ended yet.
+
 The order is partial: of two GTID sets neither may contain the other. A position of a kind that is not listed is its
 source's own affair: it is kept as it is, and never compared.
 """
@@ -80,6 +83,7 @@ class Binlog(msgspec.Struct, frozen=True):
     name: str
     digits: str
     offset: int
+    since: str = ""
 
     form: ClassVar[str] = "a binlog file and position such as binlog.000042:1337"
     is_global: ClassVar[bool] = False
@@ -87,14 +91,28 @@ class Binlog(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
+        text, since = _parted(text)
         match = re.fullmatch(r"([^:/\s]+)\.(\d{1,18}):(\d{1,18})", text, re.ASCII)
-        return cls(match[1], match[2], int(match[3])) if match and int(match[3]) >= cls.FIRST else None
+        return cls(match[1], match[2], int(match[3]), since) if match and int(match[3]) >= cls.FIRST else None
 
     def __str__(self) -> str:
-        return f"{self.name}.{self.digits}:{self.offset}"
+        return with_since(f"{self.name}.{self.digits}:{self.offset}", self.since)
 
     def contains(self, other: Self) -> bool:
         return self.name == other.name and (int(self.digits), self.offset) >= (int(other.digits), other.offset)
+
+
+_SINCE = " from "
+
+
+def with_since(text: str, since: str) -> str:
+    """A place, and where to read from to have all that is not ended there."""
+    return f"{text}{_SINCE}{since}" if since else text
+
+
+def _parted(text: str) -> tuple[str, str]:
+    place, _, since = text.partition(_SINCE)
+    return place, since
 
 
 Interval = tuple[int, int]
@@ -108,6 +126,7 @@ class GtidSet(msgspec.Struct, frozen=True):
     """
 
     intervals: dict[str, tuple[Interval, ...]]
+    since: str = ""
 
     form: ClassVar[str] = "a GTID set such as 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5"
     is_global: ClassVar[bool] = True
@@ -116,17 +135,19 @@ class GtidSet(msgspec.Struct, frozen=True):
     def parse(cls, text: str) -> Self | None:
         """Reference manual, "GTID Sets"; tags are of MySQL 8.3."""
         found: dict[str, list[Interval]] = {}
+        text, since = _parted(text)
         for part in re.split(r"\s*,\s*", text.strip()):
             match = re.fullmatch(rf"({_UUID})((?::(?:{_TAG}|{_INTERVAL}))+)", part)
             if match is None or not _read_set(match[1].lower(), match[2][1:].split(":"), found):
                 return None
-        return cls({key: _merged(found[key]) for key in sorted(found)})
+        return cls({key: _merged(found[key]) for key in sorted(found)}, since)
 
     def __str__(self) -> str:
-        return ",".join(
+        text = ",".join(
             ":".join([key, *(f"{first}" if first == last else f"{first}-{last}" for first, last in each)])
             for key, each in self.intervals.items()
         )
+        return with_since(text, self.since)
 
     def contains(self, other: Self) -> bool:
         return all(
@@ -175,21 +196,24 @@ class MariaDbGtids(msgspec.Struct, frozen=True):
     """
 
     domains: dict[int, tuple[int, int]]  # server and number
+    since: str = ""
 
     form: ClassVar[str] = "GTIDs such as 0-1-100, one a domain"
     is_global: ClassVar[bool] = True
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
+        text, since = _parted(text)
         matches = [
             re.fullmatch(r"(\d{1,10})-(\d{1,10})-(\d{1,20})", part, re.ASCII)
             for part in re.split(r"\s*,\s*", text.strip())
         ]
         found = {int(match[1]): (int(match[2]), int(match[3])) for match in matches if match}
-        return cls(dict(sorted(found.items()))) if len(found) == len(matches) else None
+        return cls(dict(sorted(found.items())), since) if len(found) == len(matches) else None
 
     def __str__(self) -> str:
-        return ",".join(f"{domain}-{server}-{number}" for domain, (server, number) in self.domains.items())
+        text = ",".join(f"{domain}-{server}-{number}" for domain, (server, number) in self.domains.items())
+        return with_since(text, self.since)
 
     def contains(self, other: Self) -> bool:
         return all(

@@ -50,6 +50,10 @@ class ColumnType(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     attributes: tuple[str, ...] = ()  # of what an OTHER is made of: with others its values have another text
 
 
+CANONICAL = "canonical"
+"""An attribute of a type whose server gives every value one text, and makes the same value of that text again."""
+
+
 def label_of(label: str) -> str:
     """A label without the number and the transaction that a source may have put before it."""
     match = re.fullmatch(r"\d+:\d+:(.*)", label, re.DOTALL)

@@ -89,7 +89,7 @@ class ChunkLoader:
 
     def _straight(self, table: str, schema: TableSchema, payload: Iterable[bytes | pa.Buffer]) -> None:
         names = [self._dialect.naming.quote(column.name) for column in schema.columns]
-        self._session.load(table, names, payload)
+        self._session.load(table, names, payload, [column.type for column in schema.columns])
 
     def _straight_or_not(
         self,

@@ -46,7 +46,7 @@ def misfit(dialect: Dialect, schema: TableSchema, target: Target, existing: Exis
                 f" and {schema.table}.{column.name} ({column.type.name}) needs {wanted or 'no declared type'}",
                 hint="change the column's type, or drop the table: tailrace makes it as it should be",
             )
-        if found is not None and column.name in schema.key and not dialect.types.is_exact_key(found.type):
+        if found is not None and column.name in schema.key and not dialect.types.is_exact_key(wanted, found.type):
             return SinkRejected(
                 f"column {column.name} of table {target} in the sink is {found.type}, in which keys that differ"
                 f" in case or in blanks at the end would be one; it is the key of {schema.table}",

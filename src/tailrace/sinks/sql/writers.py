@@ -85,7 +85,8 @@ class TableWriter(StagingWriter):
     def load(self, columns: tuple[StagedColumn, ...], payload: Payload, rows: int = 0) -> StagedRows:
         table = self._new_name()
         self._session.execute(self._dialect.staging.create(table, columns, is_private=self._is_private))
-        self._session.load(table, [f"c{place}" for place in range(len(columns))], payload)
+        types = [column.type for column in columns]
+        self._session.load(table, [f"c{place}" for place in range(len(columns))], payload, types)
         self.names.append(table)
         return StagedRows(columns, rows, table)
 

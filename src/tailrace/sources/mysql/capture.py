@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -30,7 +31,9 @@ from tailrace.sources.mysql.describing import Descriptions, Maps, Wanted
 from tailrace.sources.mysql.events import BODY, Events, Integers
 from tailrace.sources.mysql.grouping import Grouping, Groups, now_us
 from tailrace.sources.mysql.identity import check_same_past, identity_of
+from tailrace.sources.mysql.open_since import OpenSince
 from tailrace.sources.mysql.positions import parse, reached, require_available
+from tailrace.sources.mysql.prepared import Prepared
 from tailrace.sources.mysql.replication import BinlogStream
 
 
@@ -69,9 +72,12 @@ class MysqlCapture(Capture):
         self._kind = decode.MARIADB if self._stream.server.is_mariadb else "mysql"
         place = parse(after)
         self._in_files = isinstance(place, Binlog)
-        self._progress = gtid.progress_from(after)
+        plain = str(msgspec.structs.replace(place, since=""))
+        self._progress = gtid.progress_from(plain)
         self._position = self._told = after
-        self._grouping = Grouping(after.rpartition(":")[0] if self._in_files else "", in_files=self._in_files)
+        begin = place.since or plain
+        self._grouping = Grouping(begin.rpartition(":")[0] if self._in_files else "", in_files=self._in_files)
+        self._prepared, self._open_since = Prepared(), OpenSince(plain, place.since)
         self._maps = Maps(is_mariadb=self._stream.server.is_mariadb)
         self._is_wanted: dict[int, bool] = {}
         self._next, self._begun = first_offset, 0  # the offset at which the open transaction begins
@@ -85,9 +91,10 @@ class MysqlCapture(Capture):
                 identity = identity_of(stream.connection, stream.server, self._url)
             else:
                 identity = check_same_past(stream.connection, stream.server, self._url, known, after)
-            require_available(stream.connection, after)
+            begin = parse(after).since or after
+            require_available(stream.connection, begin)
             self._is_lower_case = variable(stream.connection, "lower_case_table_names") == "1"
-        stream.start(after)
+        stream.start(begin)
         return identity
 
     def poll(self, seconds: float, *wake: object) -> None:
@@ -132,8 +139,9 @@ class MysqlCapture(Capture):
 
     def _indexed(self, events: Events) -> Frames | None:
         was_open = self._begun if self._grouping.is_open else 0
-        groups = self._grouping.read(events)
-        places = self._places(events, groups)
+        events, turns = self._prepared.settled(events)
+        groups = self._open_since.unread(self._grouping.read(events), turns)
+        places = self._open_since.placed(self._places(events, groups), groups, turns)
         kept = self._kept(events, groups, was_open)
         ended = groups.group[groups.ends]
         if not len(kept.rows):
@@ -172,7 +180,7 @@ class MysqlCapture(Capture):
             at = int(events.number(np.array([row]), *((kinds.HEADER, 8) if is_rotation else (13, 4)))[0])
             place = f"{self._grouping.file}:{at}"
             if at >= Binlog.FIRST and reached(place, self._position):  # a server makes some events up
-                self._position = place
+                self._position = self._open_since.open_at(place)
 
     def _places(self, events: Events, groups: Groups) -> pa.Array:
         """Where each transaction that ends here ends."""
@@ -196,6 +204,7 @@ class MysqlCapture(Capture):
         codes = self._maps.codes_of(events, np.flatnonzero(types == kinds.TABLE_MAP), changed)
         is_ours = np.array([self._wants(code) for code in np.unique(codes).tolist()], np.bool_)
         mask = is_ours[np.searchsorted(np.unique(codes), codes)] if len(codes) else np.zeros(0, np.bool_)
+        mask &= ~groups.is_read[groups.group[changed]]
         rows, codes = changed[mask], codes[mask]
         widths = self._counted(events, rows, codes, types)
         notes = self._notes(groups)

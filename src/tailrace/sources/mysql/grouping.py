@@ -17,6 +17,7 @@ from tailrace.sources.mysql import events as kinds
 from tailrace.sources.mysql import queries
 from tailrace.sources.mysql.events import BODY, HEADER, Events, Integers, little_endian
 from tailrace.sources.mysql.queries import Meaning, Query
+from tailrace.sources.mysql.tagged_gtid import tagged
 
 _STANDALONE = 1
 """A flag of MariaDB's GTID event: one statement follows, and no end."""
@@ -35,6 +36,7 @@ class Groups:
     numbers: Integers
     times: Integers
     ends: Integers
+    is_read: npt.NDArray[np.bool_]  # of each group: it was read before, and is not told again
     statements: list[tuple[int, Query]] = field(default_factory=list)
     files: list[tuple[int, str]] = field(default_factory=list)
 
@@ -53,7 +55,7 @@ class Grouping:
         begins = np.flatnonzero(np.isin(types, kinds.GTIDS))
         queries_ = self._statements(events, types, begins)
         files = [(row, _rotated(events, row)) for row in np.flatnonzero(types == kinds.ROTATE).tolist()]
-        is_end = (types == kinds.XID) | (types == kinds.PAYLOAD)
+        is_end = (types == kinds.XID) | (types == kinds.PAYLOAD) | (types == kinds.XA_PREPARE)
         for row, _, is_last in queries_:
             is_end[row] |= is_last
         self._refuse(types)
@@ -75,6 +77,7 @@ class Grouping:
             numbers=np.concatenate([[carried[1]], numbers]),
             times=np.concatenate([[carried[2]], times]),
             ends=ends,
+            is_read=np.zeros(len(servers) + 1, np.bool_),
             statements=[(row, query) for row, query, _ in queries_],
             files=files,
         )
@@ -126,17 +129,12 @@ class Grouping:
 
     def _ends(self, query: Query, is_alone: bool) -> bool:
         match query.meaning:
-            case Meaning.END:
+            case Meaning.END | Meaning.XA_END:
                 return True
             case Meaning.BEGIN | Meaning.INSIDE:
                 return False
             case Meaning.ROLLBACK:
                 raise SourceRefused("the binary log has a transaction that was rolled back: rows of it may not be real")
-            case Meaning.XA:
-                raise SourceRefused(
-                    "the binary log has an XA transaction, which is not supported yet",
-                    hint="use plain transactions for the tables that are captured",
-                )
             case Meaning.CHANGE:
                 raise SourceRefused(
                     f"the binary log has a change of {query.database} as a statement, not as rows",
@@ -155,13 +153,12 @@ class Grouping:
                     f"the binary log has statements instead of rows ({name} event)",
                     hint="run: SET GLOBAL binlog_format = 'ROW', then start all sessions of the server anew",
                 )
-        if kinds.XA_PREPARE in present:
-            raise SourceRefused("the binary log has an XA transaction, which is not supported yet")
         if kinds.PARTIAL_UPDATE in present:
             raise SourceRefused(
                 "the binary log has partial updates of JSON", hint="run: SET GLOBAL binlog_row_value_options = ''"
             )
-        known = {kinds.QUERY, kinds.XID, kinds.TABLE_MAP, kinds.PAYLOAD, *kinds.ROWS, *kinds.GTIDS, *kinds.IGNORED}
+        known = {kinds.QUERY, kinds.XID, kinds.XA_PREPARE, kinds.TABLE_MAP, kinds.PAYLOAD}
+        known |= {*kinds.ROWS, *kinds.GTIDS, *kinds.IGNORED}
         if unknown := present - known:
             raise DecodeError(f"the binary log has events of the unknown type {min(unknown)}")
 
@@ -178,14 +175,14 @@ class Grouping:
                 events.number(begins, HEADER + 8, 4).tolist(), events.number(begins, 5, 4).tolist(), strict=True
             )
             return [f"{domain}-{server}" for domain, server in pairs], numbers, times
-        if (kind == kinds.GTID_TAGGED).any():
-            raise SourceRefused("GTIDs with tags are not supported yet")
         if len(begins):
             numbers = events.number(begins, HEADER + 17, 8)
             servers = self._uuids(events, begins)
             committed = little_endian(events.buffer, events.starts[begins] + BODY + 42, 7) & ((1 << 55) - 1)
             is_told = events.ends[begins] - events.starts[begins] >= BODY + 49
             times = np.where(is_told & (committed > 0), committed, times)
+        for place in np.flatnonzero(kind == kinds.GTID_TAGGED).tolist():
+            servers[place], numbers[place], times[place] = tagged(events.body(int(begins[place])))
         return servers, numbers, times
 
     def _uuids(self, events: Events, begins: Integers) -> list[str]:

@@ -16,6 +16,8 @@ from tailrace.model.positions import Binlog, GtidSet, MariaDbGtids
 from tailrace.sources.mysql.positions import parse
 
 Integers = npt.NDArray[np.int64]
+_TAGGED = 1
+"""The format of sets with tags."""
 
 
 class Progress(Protocol):
@@ -182,11 +184,16 @@ class _InFile:
 
 
 def encoded(place: GtidSet) -> bytes:
-    """A GTID set as COM_BINLOG_DUMP_GTID has it: servers with intervals, of which the end is the first one outside."""
-    parts = [struct.pack("<Q", len(place.intervals))]
-    for server, intervals in place.intervals.items():
-        if ":" in server:
-            raise SourceRefused(f"GTIDs with tags can not be asked for yet, and {server} has one")
-        parts.append(uuid.UUID(server).bytes + struct.pack("<Q", len(intervals)))
+    """A GTID set as COM_BINLOG_DUMP_GTID has it: servers with intervals, of which the end is the first one outside.
+
+    Server sources, `Gtid_set::encode`: with tags, their number has the format on both sides of it, and each has a tag.
+    """
+    has_tags = any(":" in server for server in place.intervals)
+    count = len(place.intervals)
+    parts = [struct.pack("<Q", count << 8 | _TAGGED | _TAGGED << 56 if has_tags else count)]
+    for key, intervals in place.intervals.items():
+        server, _, tag = key.partition(":")
+        named = bytes([len(tag) << 1]) + tag.encode() if has_tags else b""
+        parts.append(uuid.UUID(server).bytes + named + struct.pack("<Q", len(intervals)))
         parts += [struct.pack("<QQ", first, last + 1) for first, last in intervals]
     return b"".join(parts)

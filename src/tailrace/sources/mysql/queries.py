@@ -40,7 +40,7 @@ class Meaning(StrEnum):
     ROLLBACK = "rollback"
     INSIDE = "inside"
     CHANGE = "change"  # of rows, as a statement
-    XA = "xa"
+    XA_END = "xa end"  # of a prepared transaction
     DDL = "ddl"
 
 
@@ -62,7 +62,7 @@ class Query(msgspec.Struct, frozen=True):
         if words.startswith("ROLLBACK"):  # to a savepoint, too: the rows since then stay in the log
             return Meaning.ROLLBACK
         if words.startswith("XA "):
-            return Meaning.XA
+            return Meaning.XA_END if words.startswith(("XA COMMIT", "XA ROLLBACK")) else Meaning.INSIDE
         if _CHANGES.match(words):
             return Meaning.CHANGE
         return Meaning.INSIDE if words.endswith("START TRANSACTION") else Meaning.DDL

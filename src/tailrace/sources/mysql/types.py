@@ -10,7 +10,7 @@ import re
 from enum import StrEnum
 
 from tailrace.errors import SourceRefused
-from tailrace.model.types import ColumnType, Kind
+from tailrace.model.types import CANONICAL, ColumnType, Kind
 
 MOST_DIGITS = 38
 """Of a DECIMAL that Arrow holds; MySQL has 65."""
@@ -72,6 +72,8 @@ GEOMETRIES = frozenset(
         *("geometrycollection", "geomcollection"),
     }
 )
+_CANONICAL = ("json", "uuid")
+"""Names that other databases have as well, for types that keep a text as it was written."""
 _DATES = ("date", "datetime", "timestamp")
 _COLLATED = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set")
 _INTEGERS = "tinyint|smallint|mediumint|int|bigint|year"
@@ -98,7 +100,7 @@ def column_type(text: str, collation: str | None, *, is_mariadb: bool, zero_date
     if base in _COLLATED:
         named = f"{name} collate {collation}" if collation else name
         return ColumnType(kind, named, labels=labels_of(name) if base in ("enum", "set") else ())
-    return ColumnType(kind, name)
+    return ColumnType(kind, name, attributes=(CANONICAL,) if base in _CANONICAL else ())
 
 
 def _lenient_date(name: str, base: str, zero_dates: str) -> ColumnType:

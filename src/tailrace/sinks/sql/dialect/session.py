@@ -9,6 +9,7 @@ import msgspec
 import pyarrow as pa
 
 from tailrace.errors import SinkError
+from tailrace.model.types import ColumnType
 from tailrace.sinks.sql.staged import Relation, StagedRows
 
 
@@ -35,8 +36,14 @@ class Session(Protocol):
     def relation(self, rows: StagedRows) -> Relation:
         """Staged rows, ready to be selected from in the present transaction."""
 
-    def load(self, table: str, names: Sequence[str], payload: Iterable[bytes | pa.Buffer]) -> None:
-        """Bulk-load encoded rows into the columns `names` of a table; all names are quoted."""
+    def load(
+        self,
+        table: str,
+        names: Sequence[str],
+        payload: Iterable[bytes | pa.Buffer],
+        types: Sequence[ColumnType] = (),
+    ) -> None:
+        """Bulk-load encoded rows (of `types`) into the columns `names` of a table; all names are quoted."""
 
     def stream(self, query: str) -> Iterator[list[tuple[Any, ...]]]:
         """The rows of a query of any size, in flat memory."""

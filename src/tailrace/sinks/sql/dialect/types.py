@@ -24,8 +24,8 @@ class Types(ABC):
     def fits(self, declared: str, existing: str) -> bool:
         """Whether all values of a declared type go unchanged into a column of an existing one."""
 
-    def is_exact_key(self, existing: str) -> bool:
-        """Whether a column of this type keeps all keys apart that the source keeps apart."""
+    def is_exact_key(self, wanted: str, existing: str) -> bool:
+        """Whether a column of an existing type keeps all keys apart that the source keeps apart, as `wanted` does."""
         return True
 
     def can_widen(self, wanted: str, existing: str) -> bool:

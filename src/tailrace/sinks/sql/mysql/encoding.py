@@ -19,6 +19,8 @@ from tailrace.errors import SinkRejected
 from tailrace.model import extremes
 from tailrace.model.types import ColumnType, Kind
 from tailrace.sinks.sql.dialect import Encoding, Field
+from tailrace.sinks.sql.mysql import binaries, documents, native
+from tailrace.sinks.sql.mysql.flavor import Flavor
 from tailrace.sinks.sql.mysql.types import decimal_of
 
 Flags = npt.NDArray[np.bool_]
@@ -30,34 +32,55 @@ _BARE |= {Kind.DATE, Kind.TIME, Kind.TIMESTAMP, Kind.TIMESTAMPTZ, Kind.UUID}
 _WITH_MISFITS = {Kind.FLOAT32, Kind.FLOAT64, Kind.DECIMAL, Kind.NUMERIC, Kind.DATE, Kind.TIMESTAMP, Kind.TIMESTAMPTZ}
 _NUMBERS = (Kind.INT16, Kind.INT32, Kind.INT64, Kind.DECIMAL, Kind.NUMERIC)
 _TEXTS = (Kind.TEXT, Kind.ENUM, Kind.UUID, Kind.JSON, Kind.OTHER)
+_BYTES = ColumnType(Kind.BYTES, "longblob")
 _ESCAPED = (b"\\", b"\t", b"\n")
 _NULL = b"\\N"
 PIECE_BYTES = 1 << 20
 
 
 class MySqlEncoding(Encoding):
+    def __init__(self, flavor: Flavor) -> None:
+        self._flavor = flavor
+
     def encode(self, fields: Sequence[Field]) -> pa.Buffer:
-        return rows_text(fields)
+        return rows_text(self._stored(fields))
 
     def encode_large(self, fields: Sequence[Field]) -> Iterator[bytes]:
-        return large_row_text(fields)
+        return large_row_text(self._stored(fields))
 
     def pack(self, fields: Sequence[Field]) -> tuple[bytes, ...]:
-        return (bytes(rows_text(fields)),)
+        return (bytes(rows_text(self._stored(fields))),)
 
     def literal(self, field: Field) -> str | None:
         """In parentheses: a long text takes its default as an expression only."""
         if field.type.kind in _NUMBERS:
-            return str(to_text(field.array, field.type)[0].as_py()) if misfits(field) is None else None
+            return str(to_text(field.array, field.type)[0].as_py()) if self.misfits(field) is None else None
         if field.type.kind is Kind.BOOLEAN:
             return str(int(field.array[0].as_py()))
         return f"({quoted_text(field.array[0].as_py())})" if field.type.kind in _TEXTS else None
 
     def has_misfits(self, type_: ColumnType) -> bool:
+        """What is kept as it is at the source takes all of its values, but for documents."""
+        if native.kept(type_, self._flavor) is not None:
+            return type_.kind is Kind.JSON
         return has_misfits(type_)
 
     def misfits(self, field: Field) -> tuple[Flags, str] | None:
-        return misfits(field)
+        if not self.has_misfits(field.type):
+            return None
+        return documents.misfits(field.array) if field.type.kind is Kind.JSON else misfits(field)
+
+    def _stored(self, fields: Sequence[Field]) -> list[Field]:
+        """The same values, all of which the server can hold. Raises SinkRejected otherwise."""
+        return [self._in_own_form(exact(field, self.misfits(field))) for field in fields]
+
+    def _in_own_form(self, field: Field) -> Field:
+        """Geometries and vectors as the server stores them."""
+        if native.is_geometry(field.type):
+            return field._replace(array=binaries.geometries(field.array))
+        if native.is_vector(field.type, self._flavor):
+            return field._replace(array=binaries.vectors(field.array), type=_BYTES)
+        return field
 
 
 def quoted_text(text: str) -> str:
@@ -108,8 +131,7 @@ def _written(field: Field) -> pa.Array:
 
 def _plain(field: Field) -> tuple[pa.Array, bool]:
     """The text of each value, and whether it can not have anything in it that is to be escaped."""
-    array = exact(field)
-    kind = field.type.kind
+    array, kind = field.array, field.type.kind
     match kind:
         case Kind.BOOLEAN:
             return array.cast(pa.int8()).cast(pa.string()), True
@@ -131,16 +153,15 @@ def _escaped(array: pa.Array) -> pa.Array:
     return array
 
 
-def exact(field: Field) -> pa.Array:
-    """The same values, all of which the server can hold; raises SinkRejected otherwise."""
-    found = misfits(field)
+def exact(field: Field, found: tuple[Flags, str] | None) -> Field:
+    """The field, if none of its values was found to be a misfit; raises SinkRejected otherwise."""
     if found is not None:
         raise SinkRejected(
             f"{field.where} ({field.type.name}) has {found[1]}, which the sink's database can not hold",
             hint="with `misfits: text` the sink holds such columns as text, with `misfits: quarantine` it sets the row"
             " aside; or leave the column or the row out in the source's publication",
         )
-    return field.array
+    return field
 
 
 def has_misfits(type_: ColumnType) -> bool:

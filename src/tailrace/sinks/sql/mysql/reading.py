@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from decimal import Context, Decimal
 from typing import Any
@@ -11,12 +12,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.columns.text import to_text
+from tailrace.model import shapes
 from tailrace.model.types import ColumnType, Kind
 from tailrace.sinks.sql.dialect import Reading
+from tailrace.sinks.sql.mysql import binaries, native
 from tailrace.sinks.sql.mysql.flavor import Flavor
-from tailrace.sinks.sql.mysql.types import decimal_of, is_same
+from tailrace.sinks.sql.mysql.types import decimal_of
 
 _AS_IS = {Kind.BYTES, Kind.TEXT, Kind.ENUM, Kind.UUID, Kind.JSON, Kind.OTHER, Kind.ARRAY, Kind.TIMETZ, Kind.INTERVAL}
+_MOMENTS = (Kind.TIMESTAMP, Kind.TIMESTAMPTZ)
 _WIDE = Context(prec=2000)
 
 
@@ -29,11 +33,22 @@ class MySqlReading(Reading):
 
     def selected(self, name: str, type_: ColumnType) -> str:
         """Texts and bytes as they are, others as the text of their value. A float would be shown with six digits."""
-        if type_.kind in _AS_IS and not is_same(type_):
+        base = native.base_of(native.kept(type_, self._flavor) or "")
+        if base in ("bit", "year"):
+            return f"CAST({name} + 0 AS CHAR)"
+        if base == "vector":
+            return f"HEX({name})"
+        if type_.kind in _AS_IS and base not in ("time", "uuid", "inet4", "inet6"):
             return name
+        if type_.kind in _MOMENTS:
+            return f"CAST(CAST({name} AS DATETIME(6)) AS CHAR)"
         return f"CAST(CAST({name} AS DOUBLE) AS CHAR)" if type_.kind is Kind.FLOAT32 else f"CAST({name} AS CHAR)"
 
     def read_values(self, values: Sequence[Any], type_: ColumnType) -> Sequence[Any]:
+        if native.is_geometry(type_):
+            return [None if value is None else binaries.wkb(value) for value in values]
+        if native.is_vector(type_, self._flavor):
+            return [None if value is None else bytes.fromhex(value) for value in values]
         match type_.kind:
             case Kind.FLOAT32:  # the nearest one: MySQL shows 16 digits of a double that was a float
                 return [None if text is None else repr(float(np.float32(text))) for text in values]
@@ -43,6 +58,9 @@ class MySqlReading(Reading):
                 return values
 
     def expected_values(self, array: pa.Array, type_: ColumnType) -> Sequence[Any]:
+        if native.is_vector(type_, self._flavor):
+            lists = shapes.elements_of(array).to_pylist()
+            return [None if each is None else struct.pack(f"<{len(each)}f", *each) for each in lists]
         match type_.kind:
             case Kind.BYTES:
                 return list(array.to_pylist())

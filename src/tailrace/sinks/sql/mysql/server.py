@@ -24,7 +24,7 @@ class MySqlServer(Server):
         return server_of(self._url)
 
     def connect(self) -> Session:
-        return MySqlSession(self._url, self._flavor.collation)
+        return MySqlSession(self._url, self._flavor)
 
     def check(self, session: Session, schemas: Iterable[str]) -> None:
         query = "SELECT VERSION(), @@local_infile, @@read_only, @@innodb_page_size"

@@ -25,7 +25,10 @@ from pymysql import connections, cursors
 from pymysql.constants import COMMAND
 
 from tailrace.errors import SinkRejected, SinkUnavailable
+from tailrace.model.types import ColumnType
 from tailrace.sinks.sql.dialect import Explanation
+from tailrace.sinks.sql.mysql import native
+from tailrace.sinks.sql.mysql.flavor import Flavor
 from tailrace.sinks.sql.mysql.staging import STAGED, create_staging
 from tailrace.sinks.sql.mysql.types import ROW
 from tailrace.sinks.sql.sessions import in_pieces
@@ -66,7 +69,7 @@ _LIMITS = (
 """0 where there is no limit."""
 _LOAD = (
     "LOAD DATA LOCAL INFILE 'tailrace' REPLACE INTO TABLE {table} CHARACTER SET binary"
-    " FIELDS TERMINATED BY '\\t' ESCAPED BY '\\\\' LINES TERMINATED BY '\\n' ({names})"
+    " FIELDS TERMINATED BY '\\t' ESCAPED BY '\\\\' LINES TERMINATED BY '\\n' {columns}"
 )
 
 # Server Error Message Reference, by what they mean for us
@@ -136,10 +139,10 @@ class _Connection(_MySqlConnection):  # type: ignore[misc]  # its base is Any, s
 
 
 class MySqlSession:
-    """A strict session in UTC, committing by itself until `begin`. Texts of staged rows are in `collation`."""
+    """A strict session in UTC, committing by itself until `begin`."""
 
-    def __init__(self, url: str, collation: str) -> None:
-        self._collation = collation
+    def __init__(self, url: str, flavor: Flavor) -> None:
+        self._flavor = flavor
         self.connection = _Connection(**_arguments(url))
         self._locks: list[str] = []
         self._temporary: list[str] = []
@@ -168,16 +171,31 @@ class MySqlSession:
         if rows.table:
             return _relation(rows, rows.table)
         name = f"`_tailrace_rows_{len(self._temporary)}`"
-        self.execute(create_staging(name, rows.columns, self._collation, is_private=True))
+        self.execute(create_staging(name, rows.columns, self._flavor, is_private=True))
         self._temporary.append(name)
-        self.load(name, [f"c{place}" for place in range(len(rows.columns))], rows.inline)
+        types = [column.type for column in rows.columns]
+        self.load(name, [f"c{place}" for place in range(len(types))], rows.inline, types)
         return _relation(rows, name)
 
-    def load(self, table: str, names: Sequence[str], payload: Iterable[bytes | pa.Buffer]) -> None:
+    def load(
+        self,
+        table: str,
+        names: Sequence[str],
+        payload: Iterable[bytes | pa.Buffer],
+        types: Sequence[ColumnType] = (),
+    ) -> None:
         """LOCAL makes warnings of what would be errors: a warning is an error here."""
-        if self.connection.load(_LOAD.format(table=table, names=", ".join(names)), payload):
+        if self.connection.load(_LOAD.format(table=table, columns=self._loaded(names, types)), payload):
             [(_, code, message), *_] = self.execute("SHOW WARNINGS LIMIT 1")
             raise pymysql.DataError(code, message)
+
+    def _loaded(self, names: Sequence[str], types: Sequence[ColumnType]) -> str:
+        """The columns of a load, and what is made of values that are not stored as they come."""
+        made = {place: native.loaded(f"@v{place}", type_, self._flavor) for place, type_ in enumerate(types)}
+        made = {place: value for place, value in made.items() if value is not None}
+        columns = ", ".join(f"@v{place}" if place in made else name for place, name in enumerate(names))
+        sets = ", ".join(f"{names[place]} = {value}" for place, value in made.items())
+        return f"({columns}) SET {sets}" if sets else f"({columns})"
 
     def stream(self, query: str) -> Iterator[list[tuple[Any, ...]]]:
         with self.connection.cursor(cursors.SSCursor) as cursor:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tailrace.sinks.sql.dialect import Naming, Session, Staging, Target
+from tailrace.sinks.sql.mysql import native
+from tailrace.sinks.sql.mysql.flavor import Flavor
 from tailrace.sinks.sql.mysql.types import NUMBERED, ROW, collated, declared
 from tailrace.sinks.sql.staged import StagedColumn
 
@@ -14,11 +16,11 @@ _STAGING = "SELECT table_name FROM information_schema.tables WHERE table_schema 
 
 
 class MySqlStaging(Staging):
-    def __init__(self, naming: Naming, collation: str) -> None:
-        self._naming, self._collation = naming, collation
+    def __init__(self, naming: Naming, flavor: Flavor) -> None:
+        self._naming, self._flavor = naming, flavor
 
     def create(self, table: str, columns: Sequence[StagedColumn], *, is_private: bool = False) -> str:
-        return create_staging(table, columns, self._collation, is_private=is_private)
+        return create_staging(table, columns, self._flavor, is_private=is_private)
 
     def found(self, session: Session, prefix: str) -> list[str]:
         start = self._naming.own(prefix)
@@ -29,8 +31,9 @@ class MySqlStaging(Staging):
         session.execute(f"DROP {'TEMPORARY TABLE' if is_private else 'TABLE'} IF EXISTS {name}")
 
 
-def create_staging(table: str, columns: Sequence[StagedColumn], collation: str, *, is_private: bool) -> str:
+def create_staging(table: str, columns: Sequence[StagedColumn], flavor: Flavor, *, is_private: bool) -> str:
     """A table for staged rows, which are numbered."""
-    types = (collated(declared(column.type), collation) for column in columns)
+    bare = (native.staged(column.type, flavor) or declared(column.type) for column in columns)
+    types = (collated(type_, flavor.collation) for type_ in bare)
     lines = ", ".join([*(f"c{place} {type_}" for place, type_ in enumerate(types)), f"{ROW} {NUMBERED}"])
     return f"CREATE {'TEMPORARY TABLE' if is_private else 'TABLE'} {table} ({lines}) ENGINE = InnoDB"

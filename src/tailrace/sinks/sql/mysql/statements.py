@@ -11,7 +11,9 @@ from tailrace.model.schema import TableSchema
 from tailrace.model.types import ColumnType, Kind
 from tailrace.sinks.sql.dialect import ExistingTable, Naming, Session, Statements, Target
 from tailrace.sinks.sql.dialect.statements import matching
+from tailrace.sinks.sql.mysql import native
 from tailrace.sinks.sql.mysql.encoding import quoted_text
+from tailrace.sinks.sql.mysql.flavor import Flavor
 from tailrace.sinks.sql.mysql.staging import STAGED
 from tailrace.sinks.sql.mysql.types import ROW
 from tailrace.sinks.sql.staged import COPIES, Relation
@@ -22,8 +24,8 @@ _REFERENCED = 1701
 class MySqlStatements(Statements):
     load_replaces = True
 
-    def __init__(self, naming: Naming, collation: str) -> None:
-        self._naming, self._collation = naming, collation
+    def __init__(self, naming: Naming, flavor: Flavor) -> None:
+        self._naming, self._flavor, self._collation = naming, flavor, flavor.collation
 
     def create_schema(self, name: str) -> str:
         return f"CREATE DATABASE IF NOT EXISTS {self._naming.quote(name)} CHARACTER SET utf8mb4"
@@ -112,6 +114,17 @@ class MySqlStatements(Statements):
             _delete_absent(table, copy, key),
             self.insert(table, ", ".join(names), f"SELECT {selected} FROM {copy} {STAGED}", key, others),
         ]
+
+    def restate(self, table: str, copy: str, key: Mapping[str, ColumnType]) -> list[str]:
+        """Keys in a collation of the source's may be equal and differ in case."""
+        forms = {
+            name: f"{STAGED}.{name}"
+            for name, type_ in key.items()
+            if "COLLATE" in (native.kept(type_, self._flavor) or "")
+        }
+        differs = " OR ".join(f"CAST(t.{name} AS BINARY) <> CAST({value} AS BINARY)" for name, value in forms.items())
+        match = f"{_same_key(list(key))} AND ({differs})"
+        return [self.update(table, f"{copy} {STAGED}", match, forms)] if forms else []
 
     def exchange_by_key(self, table: str, copy: str, names: Sequence[str], key: Sequence[str]) -> list[str]:
         match = _same_key(key)

@@ -15,6 +15,7 @@ from psycopg.adapt import Loader
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tailrace.errors import SinkRejected, SinkUnavailable
+from tailrace.model.types import ColumnType
 from tailrace.sinks.sql.dialect import Explanation
 from tailrace.sinks.sql.postgres.encoding import HEADER, TRAILER
 from tailrace.sinks.sql.postgres.types import declared, is_cast, sent
@@ -123,7 +124,13 @@ class PostgresSession:
         names = ", ".join(f"c{place}" for place in range(len(rows.columns)))
         return Relation(f"unnest({arrays}) AS s ({names})", values, rows.inline)
 
-    def load(self, table: str, names: Sequence[str], payload: Iterable[bytes | pa.Buffer]) -> None:
+    def load(
+        self,
+        table: str,
+        names: Sequence[str],
+        payload: Iterable[bytes | pa.Buffer],
+        types: Sequence[ColumnType] = (),
+    ) -> None:
         statement = f"COPY {table} ({', '.join(names)}) FROM STDIN (FORMAT binary)"
         with self.connection.cursor() as cursor, cursor.copy(statement.encode()) as copy:
             copy.write(HEADER)

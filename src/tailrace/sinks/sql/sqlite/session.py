@@ -17,6 +17,7 @@ import adbc_driver_manager
 import pyarrow as pa
 
 from tailrace.errors import SinkRejected, SinkUnavailable
+from tailrace.model.types import ColumnType
 from tailrace.sinks.sql.dialect import Explanation
 from tailrace.sinks.sql.sessions import in_pieces
 from tailrace.sinks.sql.sqlite.file import SqliteFile
@@ -95,7 +96,13 @@ class SqliteSession:
         self.load(name, (), (pa.ipc.open_stream(piece).read_next_batch() for piece in rows.inline))
         return name
 
-    def load(self, table: str, names: Sequence[str], payload: Iterable[pa.RecordBatch]) -> None:
+    def load(
+        self,
+        table: str,
+        names: Sequence[str],
+        payload: Iterable[pa.RecordBatch],
+        types: Sequence[ColumnType] = (),
+    ) -> None:
         """For the few rows of a receipt; the batches name their columns themselves."""
         for batch in payload:
             marks = ", ".join("?" for _ in batch.schema.names)

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 import struct
+
+from tailrace.columns.doubles import json_double
 
 _SMALL_OBJECT, _LARGE_OBJECT, _SMALL_ARRAY, _LARGE_ARRAY, _LITERAL = 0, 1, 2, 3, 4
 _LITERALS = {0: "null", 1: "true", 2: "false"}
 _INTEGERS = {5: "<h", 6: "<H", 7: "<i", 8: "<I", 9: "<q", 10: "<Q"}
-_FIXED = 15
-"""Digits before the point, or zeros behind it, that are written out."""
 _DOUBLE, _STRING, _OPAQUE = 11, 12, 15
 _DATE, _TIME, _DATETIME, _TIMESTAMP, _DECIMAL = 10, 11, 12, 7, 246
 
@@ -33,7 +32,7 @@ def _value(kind: int, data: bytes, at: int) -> str:
     if kind in _INTEGERS:
         return str(struct.unpack_from(_INTEGERS[kind], data, at)[0])
     if kind == _DOUBLE:
-        return double(struct.unpack_from("<d", data, at)[0])
+        return json_double(struct.unpack_from("<d", data, at)[0])
     if kind == _STRING:
         size, at = _size(data, at)
         return quoted(data[at : at + size].decode())
@@ -82,24 +81,6 @@ def _size(data: bytes, at: int) -> tuple[int, int]:
 
 def quoted(value: str) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-def double(value: float) -> str:
-    """The shortest digits that mean the number, as the server writes them: with an exponent where it is far from 1."""
-    sign = "-" if math.copysign(1, value) < 0 else ""
-    mantissa, _, exponent = repr(abs(value)).partition("e")
-    whole, _, fraction = mantissa.partition(".")
-    digits = (whole + fraction).lstrip("0")
-    point = len(whole) + int(exponent or 0) - (len(whole + fraction) - len(digits))
-    digits = digits.rstrip("0") or "0"
-    if digits == "0":
-        return f"{sign}0.0"
-    if not -_FIXED < point <= _FIXED:
-        rest = f".{digits[1:]}" if len(digits) > 1 else ""
-        return f"{sign}{digits[0]}{rest}e{point - 1}"
-    if point <= 0:
-        return f"{sign}0.{'0' * -point}{digits}"
-    return f"{sign}{digits[:point].ljust(point, '0')}.{digits[point:] or '0'}"
 
 
 def _opaque(kind: int, data: bytes) -> str:
