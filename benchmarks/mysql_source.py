@@ -1,15 +1,22 @@
-"""MySQL as a source: its backlog, `mysqlbinlog` as the limit of streaming, and decoding on one core.
+"""MySQL and MariaDB as sources: their backlog, `mysqlbinlog` as the limit of streaming, and decoding on one core.
 
 The backlog is PostgreSQL's, in MySQL's words: the same columns and the same mix of inserts, updates and deletes.
 """
+
+from __future__ import annotations
 
 import os
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
-from benchmarks.ours import _capturing, _wait
-from support.mysql_sources import LoggingMySql, start_mysql
+from pymysql.connections import Connection
+
+from benchmarks.backlog import FINGERPRINT
+from benchmarks.ours import _capturing, _wait, run_until_current
+from support.mysql import MariaDbServer
+from support.mysql_sources import Logging, LoggingMySql, start_mariadb, start_mysql
 from tailrace import config
 from tailrace.model.frames import Frames
 from tailrace.sources.mysql.capture import MysqlCapture
@@ -19,15 +26,17 @@ from tailrace.sources.mysql.positions import current_position, reached
 from tailrace.sources.mysql.wanted import Wanted
 
 DATABASE = "measured"
+TABLE = f"{DATABASE}.measured"
+REPLICA = "measured_measured"  # what SQLite, which has no schemas, calls it
 SETTINGS: dict[str, object | None] = {
     "innodb_buffer_pool_size": "512M",
     "max_binlog_size": 1 << 30,  # all of it in one file
-    "cte_max_recursion_depth": 10_000_000,
 }
+MOST_NUMBERS = 10_000_000
 INSERTS, UPDATES, DELETES = 500_000, 250_000, 100_000
 PER_TRANSACTION = 1_000
 ONE_ROW_EVENTS = 50_000
-_CREATE = """
+CREATE = """
 CREATE TABLE measured.measured (id bigint PRIMARY KEY, n integer, label text, amount decimal(12,2),
 at timestamp(6) NULL, flag boolean)
 """
@@ -45,46 +54,60 @@ END
 
 
 class Backlog:
-    """The changes between two places of a server's log, and behind them some in transactions of one row."""
+    """The changes between two places of a server's log."""
 
-    def __init__(self, server: LoggingMySql, scale: float) -> None:
+    def __init__(self, server: Logging, scale: float) -> None:
         self.server = server
         self.inserts, self.updates, self.deletes = (max(1, round(n * scale)) for n in (INSERTS, UPDATES, DELETES))
         self.single = max(1, round(ONE_ROW_EVENTS * scale))
         self.url = server.url_of("")
         with connect(self.url) as connection:
             rows(connection, f"CREATE DATABASE {DATABASE}")
-            rows(connection, _CREATE)
-            rows(connection, _ONE_BY_ONE)
+            rows(connection, CREATE)
             self.start = current_position(connection, read_server(connection))
             self._change(connection)
             self.end = current_position(connection, read_server(connection))
             rows(connection, "FLUSH BINARY LOGS")
-            rows(connection, f"CALL measured.one_by_one({self.inserts + 1}, {self.inserts + self.single})")
-            self.single_end = current_position(connection, read_server(connection))
             self.file = str(rows(connection, "SHOW BINARY LOGS")[0][0])
+            [found] = rows(connection, FINGERPRINT.replace("measured", TABLE))
+            self.fingerprint = tuple(map(int, found))
 
     @property
     def changes(self) -> int:
         return self.inserts + self.updates + self.deletes
 
-    def _change(self, connection: object) -> None:
+    def go_on_one_by_one(self) -> str:
+        """Changes behind the backlog, in transactions of one row; where they end."""
+        with connect(self.url) as connection:
+            rows(connection, _ONE_BY_ONE)
+            rows(connection, f"CALL measured.one_by_one({self.inserts + 1}, {self.inserts + self.single})")
+            return current_position(connection, read_server(connection))
+
+    def _change(self, connection: Connection[Any]) -> None:
         for low, high in _steps(1, self.inserts):
-            numbers = f"WITH RECURSIVE s AS (SELECT {low} i UNION ALL SELECT i + 1 FROM s WHERE i < {high})"
-            rows(connection, f"INSERT INTO measured.measured {numbers} SELECT {_NEW_ROW} FROM s")  # type: ignore[arg-type]
+            insert_rows(connection, low, high)
         for low, high in _steps(1, self.updates):
             changed = "n = n + 1, amount = amount + 0.01, label = concat(label, ', updated')"
-            rows(connection, f"UPDATE measured.measured SET {changed} WHERE id BETWEEN {low} AND {high}")  # type: ignore[arg-type]
+            rows(connection, f"UPDATE measured.measured SET {changed} WHERE id BETWEEN {low} AND {high}")
         for low, high in _steps(self.inserts - self.deletes + 1, self.inserts):
-            rows(connection, f"DELETE FROM measured.measured WHERE id BETWEEN {low} AND {high}")  # type: ignore[arg-type]
+            rows(connection, f"DELETE FROM measured.measured WHERE id BETWEEN {low} AND {high}")
 
 
 def _steps(first: int, last: int) -> list[tuple[int, int]]:
     return [(low, min(low + PER_TRANSACTION - 1, last)) for low in range(first, last + 1, PER_TRANSACTION)]
 
 
-def make_server() -> LoggingMySql:
-    return start_mysql(SETTINGS)
+def insert_rows(connection: Connection[Any], low: int, high: int) -> None:
+    numbers = f"WITH RECURSIVE s AS (SELECT {low} i UNION ALL SELECT i + 1 FROM s WHERE i < {high})"
+    rows(connection, f"INSERT INTO measured.measured {numbers} SELECT {_NEW_ROW} FROM s")
+
+
+def make_mysql() -> LoggingMySql:
+    return start_mysql(SETTINGS | {"cte_max_recursion_depth": MOST_NUMBERS})
+
+
+def make_mariadb() -> MariaDbServer:
+    return start_mariadb(SETTINGS | {"max_recursive_iterations": MOST_NUMBERS})
 
 
 def mysqlbinlog(backlog: Backlog, folder: Path) -> float:
@@ -97,10 +120,19 @@ def mysqlbinlog(backlog: Backlog, folder: Path) -> float:
     return time.perf_counter() - began
 
 
+def stream_to_sqlite(backlog: Backlog, state: Path, replica: Path) -> float:
+    """The whole backlog into table `measured_measured` of the SQLite file `replica`."""
+    return run_until_current(_pipeline(backlog, f"sqlite:///{replica}", state), backlog.start)
+
+
+def _pipeline(backlog: Backlog, sink: str, state: Path) -> config.Pipeline:
+    source = config.Source(backlog.server.url_of(DATABASE), (TABLE,))
+    return config.Pipeline("bench", source, {"sink": config.Sink(sink)}, state=str(state))
+
+
 def capture(backlog: Backlog, state: Path) -> float:
     """Capture the whole backlog into a change log in `state`."""
-    source = config.Source(backlog.url, (f"{DATABASE}.measured",))
-    pipeline = config.Pipeline("bench", source, {"sink": config.Sink("null://")}, state=str(state))
+    pipeline = _pipeline(backlog, "null://", state)
     with _capturing(pipeline) as progress:
         began = time.perf_counter()
         _wait(lambda: (p := progress()) is not None and reached(p.received, backlog.end))

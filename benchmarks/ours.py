@@ -158,11 +158,16 @@ def _capturing(pipeline: config.Pipeline) -> Iterator[Callable[[], Progress | No
 
 
 def _stream(backlog: Backlog, slot: str, state: Path, sink_url: str, own: Mapping[str, object] | None = None) -> float:
-    """The sink believes that the (empty) table is live since the slot's beginning: everything comes by the stream."""
+    """Everything comes by the stream, from the slot's beginning."""
     pipeline = _pipeline(backlog.server.url, sink_url, state, slot=slot, own=own)
     source: Any = registry.make_source(pipeline)
+    return run_until_current(pipeline, source.prepare(lambda _: None, lambda: None))
+
+
+def run_until_current(pipeline: config.Pipeline, start: str) -> float:
+    """All that follows `start`, into a sink that believes that its (empty) tables are live since then."""
+    source: Any = registry.make_source(pipeline)
     _warm_spark(pipeline)
-    start = source.prepare(lambda _: None, lambda: None)
     mark = Watermark("before", 0, start)
     sink = registry.make_sink(pipeline, "sink")
     assert isinstance(sink, Snapshots)
@@ -176,13 +181,17 @@ def _stream(backlog: Backlog, slot: str, state: Path, sink_url: str, own: Mappin
 
 
 def _snapshot(url: str, table: str, connections: int, state: Path, sink_url: str) -> float:
+    own = {"slot": "snapshot_bench", "publication": "snapshot_bench"}
+    source_settings = config.Source(url, (f"public.{table}",), own=own)
+    pipeline = config.Pipeline("bench", source_settings, {"sink": config.Sink(sink_url)}, state=str(state))
+    return copy_tables(pipeline, connections)
+
+
+def copy_tables(pipeline: config.Pipeline, connections: int) -> float:
     """From the exported snapshot to the last chunk loaded: what the peers do, and the marks."""
     from tailrace.pipeline.follower import SinkFollower
     from tailrace.pipeline.table_supervisor import TableSupervisor
 
-    own = {"slot": "snapshot_bench", "publication": "snapshot_bench"}
-    source_settings = config.Source(url, (f"public.{table}",), own=own)
-    pipeline = config.Pipeline("bench", source_settings, {"sink": config.Sink(sink_url)}, state=str(state))
     spark = _warm_spark(pipeline, connections)
     source = registry.make_source(pipeline)
     sink = registry.make_sink(pipeline, "sink")
@@ -210,6 +219,7 @@ def _warm_spark(pipeline: config.Pipeline, tasks: int = 2) -> Any:
         import tailrace.pipeline.follower
         import tailrace.sinks.kafka
         import tailrace.sinks.sql.sqlite.dialect
+        import tailrace.sources.mysql.source
         import tailrace.sources.postgres.source  # noqa: F401
 
         time.sleep(0.5)

@@ -28,6 +28,8 @@ from benchmarks import (
     streaming,
     transforming,
 )
+from benchmarks import mysql_copying as my_copying
+from benchmarks import mysql_debezium as my_debezium
 from benchmarks import mysql_source as my
 from benchmarks.backlog import (
     FINGERPRINT,
@@ -43,6 +45,7 @@ from benchmarks.race import Contender, Heat, attempt, in_own_process, race, surr
 from benchmarks.report import Result, result
 from support.kafka import KafkaCluster
 from support.mysql import MariaDbServer, MySqlServer
+from support.mysql_sources import LoggingMySql
 from support.opensearch import OpenSearchServer
 from tailrace.testing.postgres import PostgresServer
 
@@ -70,7 +73,17 @@ KAFKA_RACE: Pairs = {
 }
 LATENCIES = {"latency_p50_seconds": 50, "latency_p95_seconds": 95, "latency_p99_seconds": 99}
 KAFKA_LATENCIES = {"kafka_latency_p50_seconds": 50, "kafka_latency_p99_seconds": 99}
-MYSQL_RACE: Pairs = {"mysql_capture_vs_mysqlbinlog": ("capture", "mysqlbinlog")}
+MYSQL_RACES: Sequence[Pairs] = [
+    {"mysql_capture_vs_mysqlbinlog": ("capture", "mysqlbinlog")},
+    {"mysql_sqlite_vs_debezium": ("sqlite", "debezium")},
+]
+MARIADB_RACE: Pairs = {"mariadb_sqlite_vs_debezium": ("sqlite", "debezium")}
+BINLOG_DECODES = frozenset({"binlog_decode_changes_per_second", "binlog_decode_one_row_events_per_second"})
+MYSQL_SNAPSHOT_RACE: Pairs = {
+    "mysql_snapshot_vs_debezium": ("null", "debezium"),
+    "mysql_snapshot_vs_client": ("null", "mysql_quick"),
+    "mysql_snapshot_vs_mysqldump": ("null", "mysqldump"),
+}
 SNAPSHOT_RACES: Sequence[Pairs] = [
     {"snapshot_vs_copy": ("null", "copy"), "snapshot_vs_binary_copy": ("null", "binary_copy")},
     {"snapshot_sqlite_vs_executemany": ("sqlite", "executemany")},
@@ -246,22 +259,52 @@ def decode(run: Run) -> list[Result]:
 
 
 def mysql_source(run: Run) -> list[Result]:
-    """MySQL's backlog: captured, and decoded on one core."""
-    with my.make_server() as server:
+    """MySQL's backlog: captured, all the way into a sink, and decoded on one core."""
+    with my.make_mysql() as server:
         backlog = my.Backlog(server, run.scale)
-        contenders: dict[str, Contender] = {
-            "mysqlbinlog": lambda: _mysqlbinlog(backlog),
-            "capture": lambda: _from_mysql(backlog),
-        }
-        results = _compare(run, MYSQL_RACE, contenders, backlog.changes)
-        stretches = {
-            "binlog_decode_changes_per_second": my.record(backlog, backlog.start, backlog.end),
-            "binlog_decode_one_row_events_per_second": my.record(backlog, backlog.end, backlog.single_end),
-        }
-    for name, frames in stretches.items():
-        rates = [in_own_process(my.decode_on_one_core, frames) for _ in range(run.repeat)]
+        contenders = _binlog_contenders(backlog)
+        results = [each for pairs in MYSQL_RACES for each in _compare(run, pairs, contenders, backlog.changes)]
+        return results + (_binlog_decodes(run, backlog) if run.wanted & BINLOG_DECODES else [])
+
+
+def mariadb_source(run: Run) -> list[Result]:
+    """MariaDB's backlog, all the way into a sink."""
+    with my.make_mariadb() as server:
+        backlog = my.Backlog(server, run.scale)
+        return _compare(run, MARIADB_RACE, _binlog_contenders(backlog), backlog.changes)
+
+
+def _binlog_contenders(backlog: my.Backlog) -> dict[str, Contender]:
+    return {
+        "mysqlbinlog": lambda: _mysqlbinlog(backlog),
+        "capture": lambda: _from_mysql(backlog),
+        "debezium": lambda: my_debezium.stream(backlog.server, my.TABLE, backlog.changes),
+        "sqlite": lambda: _binlog_to_sqlite(backlog),
+    }
+
+
+def _binlog_decodes(run: Run, backlog: my.Backlog) -> list[Result]:
+    frames = my.record(backlog, backlog.start, backlog.end)
+    single = my.record(backlog, backlog.end, backlog.go_on_one_by_one())
+    results = []
+    for name, each in zip(sorted(BINLOG_DECODES), (frames, single), strict=True):
+        rates = [in_own_process(my.decode_on_one_core, each) for _ in range(run.repeat)]
         results.append(result(name, max(rates), run.details(changes_per_second=rates)))
     return results
+
+
+def mysql_snapshot(run: Run) -> list[Result]:
+    """The 2 million rows, read from MySQL."""
+    rows = run.rows(2_000_000)
+    with my.make_mysql() as server:
+        my_copying.make_rows(server, rows)
+        contenders: dict[str, Contender] = {
+            "mysql_quick": lambda: my_copying.mysql_quick(server, rows),
+            "mysqldump": lambda: my_copying.mysqldump(server, rows),
+            "debezium": lambda: my_debezium.copy(server, my.TABLE, rows),
+            "null": lambda: _snapshot_of_mysql(server),
+        }
+        return _compare(run, MYSQL_SNAPSHOT_RACE, contenders, rows)
 
 
 def commit_to_readable(run: Run) -> list[Result]:
@@ -371,11 +414,9 @@ GROUPS: dict[Callable[[Run], list[Result]], Sequence[str]] = {
     starts: ["start_seconds", "restart_seconds"],
     transforms: ["transforms_vs_direct"],
     large_transaction: ["capture_peak_megabytes"],
-    mysql_source: [
-        "mysql_capture_vs_mysqlbinlog",
-        "binlog_decode_changes_per_second",
-        "binlog_decode_one_row_events_per_second",
-    ],
+    mysql_source: [*(name for pairs in MYSQL_RACES for name in pairs), *BINLOG_DECODES],
+    mariadb_source: list(MARIADB_RACE),
+    mysql_snapshot: list(MYSQL_SNAPSHOT_RACE),
     bulk_load: ["mysql_vs_bulk_load", "mariadb_vs_bulk_load"],
     searching: [
         "documents_seed_per_second",
@@ -429,6 +470,18 @@ def _mysqlbinlog(backlog: my.Backlog) -> float:
 def _from_mysql(backlog: my.Backlog) -> float:
     with _folder() as folder:
         return my.capture(backlog, folder)
+
+
+def _binlog_to_sqlite(backlog: my.Backlog) -> float:
+    with _folder() as folder:
+        seconds = my.stream_to_sqlite(backlog, folder, folder / "replica.db")
+        _require(_sqlite_fingerprint(folder / "replica.db", my.REPLICA), backlog.fingerprint)
+        return seconds
+
+
+def _snapshot_of_mysql(server: LoggingMySql) -> float:
+    with _folder() as folder:
+        return my_copying.snapshot_to_null(server, folder)
 
 
 def _stream_to_null(backlog: Backlog) -> float:
@@ -550,9 +603,9 @@ def _require(found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
         raise RuntimeError(f"the sink's content {found} is not the source's {wanted} (count, sum of id, sum of n)")
 
 
-def _sqlite_fingerprint(replica: Path) -> tuple[int, ...]:
+def _sqlite_fingerprint(replica: Path, table: str = TABLE) -> tuple[int, ...]:
     with contextlib.closing(sqlite3.connect(replica)) as connection:
-        return tuple(map(int, connection.execute(FINGERPRINT).fetchone()))
+        return tuple(map(int, connection.execute(FINGERPRINT.replace(TABLE, table)).fetchone()))
 
 
 def _postgres_fingerprint(url: str) -> tuple[int, ...]:

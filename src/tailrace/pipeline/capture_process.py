@@ -15,6 +15,7 @@ import msgspec
 
 from tailrace import config, failpoints, registry
 from tailrace.errors import SourceUnavailable, StateError, TailraceError
+from tailrace.log.appending import Appender
 from tailrace.log.retention import Retention
 from tailrace.log.writer import LogWriter
 from tailrace.model.stored import from_json
@@ -30,6 +31,9 @@ POLL_SECONDS = 0.05
 REPORT_SECONDS = 0.2
 ALIVE_SECONDS = 2.0  # then it says so, though there is nothing new
 STORE_SECONDS = 1.0  # between segments on a store: a request costs money, and an object is replaced once a second
+ENOUGH_BYTES = 8 << 20  # for a segment, if none is being written
+SOME_BYTES = 1 << 20  # for a segment, if nothing follows at the moment
+PAUSE_SECONDS = 0.002
 CROWDED = 200  # segments; beyond, each one more makes the next a millisecond later
 
 
@@ -113,21 +117,26 @@ class Pump:
     """Copies frames from the source into the log, until the parent goes away.
 
     Order is the whole point: a segment is durable before the source hears of it, and the source hears of it when the
-    sinks have it.
+    sinks have it. While a segment is written the next one is read, and the log is left alone.
     """
 
     def __init__(self, source: Source, log: LogWriter, pipeline: config.Pipeline, control: Control) -> None:
         self.capture = source.capture(log.position, log.next_offset, log.definitions(), log.source)
         log.source = self.capture.identity
         self.log = log
+        self._appender = Appender(log)
         self.settings = pipeline.log
         readers = Readers(Storage(pipeline.state).folder(READERS))
         self.retention = Retention(log, readers, pipeline.log)
         self.acknowledges_log = pipeline.source.acknowledge is config.Acknowledge.LOG
         self.control = control
         self.changes = 0
-        self._flush_seconds = max(pipeline.log.flush_interval_ms / 1000, 0 if log.storage.is_local else STORE_SECONDS)
+        is_local = log.storage.is_local  # then a segment costs next to nothing
+        self._flush_seconds = max(pipeline.log.flush_interval_ms / 1000, 0 if is_local else STORE_SECONDS)
+        self._enough_bytes = min(pipeline.log.segment_bytes, ENOUGH_BYTES if is_local else pipeline.log.segment_bytes)
+        self._some_bytes = min(SOME_BYTES, self._enough_bytes) if is_local else self._enough_bytes
         self._flushed_at = self._free_at = time.monotonic()
+        self._incomplete = 0  # bytes that are pending, and not whole
         self._reported_at = 0.0
         self._reported: Progress | None = None
 
@@ -135,12 +144,11 @@ class Pump:
         while not self.control.is_closed:
             if self.is_full:
                 self.capture.idle(POLL_SECONDS, self.control)
+                self._finish()
             else:
-                self.capture.poll(POLL_SECONDS, self.control)
-                self._flush_if_due()
-            self._hear()
-            self.retention.apply()
-            self._report()
+                self._flush_if_due(is_paused=self._read())
+            if not self._appender.is_busy:
+                self._tend()
             for remark in self.capture.remarks():
                 say(Remark(remark))
 
@@ -148,30 +156,57 @@ class Pump:
     def is_full(self) -> bool:
         return self.retention.is_full
 
-    def _flush_if_due(self) -> None:
+    def _read(self) -> bool:
+        """Take in what has come; whether nothing came for a moment, though there is something to write."""
+        before = self.capture.pending_bytes
+        is_worth_it = before >= self._some_bytes and before != self._incomplete and not self._appender.is_writing
+        self.capture.poll(PAUSE_SECONDS if is_worth_it else POLL_SECONDS, self.control, self._appender)
+        return is_worth_it and self.capture.pending_bytes == before
+
+    def _tend(self) -> None:
+        """What is done with a log that nobody writes to at the moment."""
+        self._hear()
+        self.retention.apply()
+        self._report()
+
+    def _flush_if_due(self, *, is_paused: bool) -> None:
+        pending = self.capture.pending_bytes
+        if self._appender.is_writing and pending < self.settings.segment_bytes:
+            return
+        if self._appender.is_busy:
+            self._finish()
+            self._tend()
         age = time.monotonic() - self._flushed_at
         crowd = max(self.retention.crowd - CROWDED, 0) / 1000
-        is_large = self.capture.pending_bytes >= self.settings.segment_bytes
-        if not is_large and age < self._flush_seconds + crowd:
+        is_large = pending >= self._enough_bytes
+        if not is_large and not is_paused and age < self._flush_seconds + crowd:
             return
         has_flushed = self._flush()
         if has_flushed or self.log.storage.is_local:  # a store: at once after a pause, and then once a second
             self._flushed_at = time.monotonic()
-        while has_flushed and self.capture.pending_bytes:
+        while has_flushed and self.capture.pending_bytes and not self._appender.is_writing:
+            self._finish()
             has_flushed = self._flush()
+        if not self._appender.is_writing:
+            self._finish()
 
     def _flush(self) -> bool:
-        """Append one segment; false if nothing was pending."""
+        """Begin to append one segment; false if nothing was pending."""
         taken = self.capture.take()
+        self._incomplete = self.capture.pending_bytes if taken is None else 0
         if taken is None:
             return False
         frames, position = taken
-        self.log.source = self.capture.identity
-        self.log.append(frames, position)
-        self.changes += sum(frames.tables.values())
-        if self.acknowledges_log:
-            self._acknowledge(position)
+        self._appender.begin(frames, position, self.capture.identity)
         return True
+
+    def _finish(self) -> None:
+        """The segment that is being written is durable."""
+        if self._appender.is_busy:
+            frames, position = self._appender.finish()
+            self.changes += sum(frames.tables.values())
+            if self.acknowledges_log:
+                self._acknowledge(position)
 
     def _hear(self) -> None:
         heard = self.control.acknowledgement()

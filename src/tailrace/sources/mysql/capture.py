@@ -36,6 +36,9 @@ from tailrace.sources.mysql.positions import parse, reached, require_available
 from tailrace.sources.mysql.prepared import Prepared
 from tailrace.sources.mysql.replication import BinlogStream
 
+FEW_BYTES = 2048
+"""Events that lie apart and are smaller are gathered by Arrow, before they are copied."""
+
 
 @dataclass(slots=True)
 class Kept:
@@ -308,20 +311,17 @@ class MysqlCapture(Capture):
         ours = kept.codes >= 0
         np.ndarray((len(buffer) - 3,), "<u4", buffer, 0, (1,))[starts[ours] + 1] = kept.codes[ours]
         buffer[starts[ours]] = events.trailers[kept.rows[ours]]
-        lengths = events.ends[kept.rows] - starts
-        parts: list[Any] = [np.frombuffer(b"".join(head), np.uint8)] if head else []
-        at = 0
-        for number in [*sorted(kept.own), len(kept.rows)]:
-            if number > at:
-                parts.append(_gathered(buffer, starts[at:number], lengths[at:number]))
-            if number < len(kept.rows):
-                data = _message(kept.own[number], 0)
-                lengths[number] = len(data)
-                parts.append(np.frombuffer(data, np.uint8))
-            at = number + 1
-        parts.append(np.zeros(PADDING, np.uint8))
-        sizes = np.concatenate([[len(each) for each in head], lengths]).astype(np.int64)
-        return np.concatenate(parts), np.concatenate([[0], np.cumsum(sizes)])
+        made = dict(enumerate(head)) | {len(head) + number: _message(data, 0) for number, data in kept.own.items()}
+        sizes = np.concatenate([np.zeros(len(head), np.int64), events.ends[kept.rows] - starts])
+        sizes[list(made)] = [len(data) for data in made.values()]
+        bounds = np.concatenate([[0], np.cumsum(sizes)])
+        packed = np.empty(int(bounds[-1]) + PADDING, np.uint8)
+        packed[-PADDING:] = 0
+        for number, data in made.items():
+            packed[bounds[number] : bounds[number + 1]] = np.frombuffer(data, np.uint8)
+        lengths, places = sizes[len(head) :], bounds[len(head) : -1]
+        _gather(buffer, starts[ours], lengths[ours], packed, places[ours])
+        return packed, bounds
 
     def _mark(self) -> tuple[Frames, str] | None:
         """Let the progress of a stream without changes for us flow through the log to the sinks."""
@@ -357,13 +357,23 @@ def _message(event: bytes, code: int) -> bytes:
     return bytes(1) + code.to_bytes(4, "little") + event
 
 
-def _gathered(buffer: Any, starts: Integers, lengths: Integers) -> Any:
-    """The bytes of these events, one behind the other."""
-    if len(starts) > 1 and (starts[1:] == starts[:-1] + lengths[:-1]).all():
-        return buffer[int(starts[0]) : int(starts[-1] + lengths[-1])]
-    found = spans(buffer, starts, lengths)
-    first, last = (int(np.frombuffer(found.buffers()[1], np.int32)[place]) for place in (0, len(found)))
-    return np.frombuffer(found.buffers()[2], np.uint8)[first:last]
+def _gather(buffer: Any, starts: Integers, lengths: Integers, packed: Any, places: Integers) -> None:
+    """Copy the events that begin at `starts` to `places` of `packed`: what lies together in both, together."""
+    cuts = _cuts(starts, lengths, places)
+    if int(lengths.sum()) < len(cuts) * FEW_BYTES:
+        found = spans(buffer, starts, lengths)
+        ends = np.frombuffer(found.buffers()[1], np.int32, len(found) + 1).astype(np.int64)
+        buffer, starts = np.frombuffer(found.buffers()[2], np.uint8), ends[:-1]
+        cuts = _cuts(starts, lengths, places)
+    sizes = np.add.reduceat(lengths, cuts) if len(cuts) else cuts
+    for first, place, size in zip(starts[cuts].tolist(), places[cuts].tolist(), sizes.tolist(), strict=True):
+        packed[place : place + size] = buffer[first : first + size]
+
+
+def _cuts(starts: Integers, lengths: Integers, places: Integers) -> Integers:
+    """Which events do not lie right behind the one before, here or there."""
+    is_cut = (starts[1:] != starts[:-1] + lengths[:-1]) | (places[1:] != places[:-1] + lengths[:-1])
+    return np.concatenate([[True], is_cut]).nonzero()[0] if len(starts) else np.zeros(0, np.int64)
 
 
 def _runs(codes: Integers) -> list[tuple[int, int, int]]:

@@ -1,7 +1,7 @@
 """Walking the rows of many events at once: a lane an event, a step a column of a row.
 
 Protocol page: "Rows_event". Every event of a table has rows of the same shape, so a step moves all lanes by one value.
-Rows of fixed width need no walk. A lane that has come to the end of its event drops out.
+Events whose rows are all alike need no walk (`decode_alike`). A lane that has come to the end of its event drops out.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tailrace.errors import DecodeError
+from tailrace.sources.mysql import decode_alike
 from tailrace.sources.mysql.decode_maps import MapColumn
-from tailrace.sources.mysql.events import Bytes, Integers
+from tailrace.sources.mysql.events import Bytes, Integers, little_endian
 
 Flags = npt.NDArray[np.bool_]
 
@@ -46,11 +47,11 @@ def present(bitmap: bytes, count: int) -> list[int]:
 
 def count_rows(buffer: Bytes, at: Integers, end: Integers, images: Sequence[Sequence[MapColumn]]) -> Integers:
     """How many rows each event has."""
-    counts = _fixed_counts(buffer, at, end, images)
-    if counts is not None:
-        return counts
     counts = np.zeros(len(at), np.int64)
     lanes = np.flatnonzero(at < end)
+    if (alike := _alike(buffer, at[lanes], end[lanes], images)) is not None:
+        counts[lanes[alike.lanes]] = alike.counts
+        lanes = np.delete(lanes, alike.lanes)
     at, end = at[lanes], end[lanes]
     while len(lanes):
         for image in images:
@@ -65,10 +66,11 @@ def count_rows(buffer: Bytes, at: Integers, end: Integers, images: Sequence[Sequ
 
 def walk(buffer: Bytes, at: Integers, end: Integers, images: Sequence[Sequence[MapColumn]]) -> Walked:
     """All rows that lie in `at … end` of the buffer, each as so many images."""
-    counts = _fixed_counts(buffer, at, end, images)
-    if counts is not None:
-        return _fixed(at, counts, images)
     lanes, found = np.flatnonzero(at < end), []
+    if (alike := _alike(buffer, at[lanes], end[lanes], images)) is not None:
+        cells = [[Cell(*cell) for cell in image] for image in alike.cells()]
+        found.append((np.repeat(lanes[alike.lanes], alike.counts), cells))
+        lanes = np.delete(lanes, alike.lanes)
     at, end = at[lanes], end[lanes]
     while len(lanes):
         cells = []
@@ -83,57 +85,18 @@ def walk(buffer: Bytes, at: Integers, end: Integers, images: Sequence[Sequence[M
     return _in_order(found, images)
 
 
+def _alike(
+    buffer: Bytes, at: Integers, end: Integers, images: Sequence[Sequence[MapColumn]]
+) -> decode_alike.Alike | None:
+    try:
+        return decode_alike.find(buffer, at, end, images)
+    except IndexError:
+        raise DecodeError("a row event is shorter than its contents claim") from None
+
+
 def _inside(at: Integers, end: Integers) -> None:
     if (at > end).any():
         raise DecodeError("a row event is shorter than its contents claim")
-
-
-def _fixed_counts(buffer: Bytes, at: Integers, end: Integers, images: Sequence[Sequence[MapColumn]]) -> Integers | None:
-    """How many rows each event has, if all columns are of fixed width and nothing is NULL: then rows are as wide."""
-    if any(column.prefix for image in images for column in image):
-        return None
-    size = sum(_size(image) for image in images)
-    counts, rest = np.divmod(end - at, size)
-    if rest.any() or not len(at):
-        return None
-    row = np.repeat(at, counts) + _numbered(counts) * size
-    for image in images:
-        if _nulls(buffer, row, len(image)).any():
-            return None
-        row = row + _size(image)
-    return counts
-
-
-def _size(image: Sequence[MapColumn]) -> int:
-    return (len(image) + 7) // 8 + sum(column.width for column in image)
-
-
-def _numbered(counts: Integers) -> Integers:
-    """0, 1, 2 … for each."""
-    return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-
-
-def _fixed(at: Integers, counts: Integers, images: Sequence[Sequence[MapColumn]]) -> Walked:
-    size = sum(_size(image) for image in images)
-    row = np.repeat(at, counts) + _numbered(counts) * size
-    found = []
-    for image in images:
-        offset, cells = (len(image) + 7) // 8, []
-        for column in image:
-            cells.append(Cell(row + offset, None, None))
-            offset += column.width
-        row = row + offset
-        found.append(cells)
-    return Walked(np.repeat(np.arange(len(at)), counts), found)
-
-
-def _nulls(buffer: Bytes, at: Integers, count: int) -> Bytes:
-    """The bitmaps, of which the bits behind the last column are noise."""
-    width = (count + 7) // 8
-    bits = np.ndarray((max(len(buffer) - width + 1, 0), width), np.uint8, buffer, 0, (1, 1))[at]
-    if count % 8:
-        bits[:, -1] &= (1 << count % 8) - 1
-    return bits
 
 
 def _step(
@@ -141,7 +104,7 @@ def _step(
 ) -> tuple[Integers, list[Cell]]:
     """Where the images that begin at `at` end, and their cells."""
     try:
-        bits = _nulls(buffer, at, len(image))
+        bits = decode_alike.nulls(buffer, at, len(image))
         at = at + (len(image) + 7) // 8
         return _step_dense(buffer, at, image, keeps) if not bits.any() else _step_sparse(buffer, at, image, bits)
     except IndexError:
@@ -158,7 +121,7 @@ def _step_dense(buffer: Bytes, at: Integers, image: Sequence[MapColumn], keeps: 
             ahead += column.width
             continue
         place = at + ahead if ahead else at
-        length = _length(buffer, place, column.prefix)
+        length = little_endian(buffer, place, column.prefix)
         place = place + column.prefix
         if keeps:
             cells.append(Cell(place, length, None))
@@ -174,7 +137,7 @@ def _step_sparse(buffer: Bytes, at: Integers, image: Sequence[MapColumn], bits: 
         if has_null[number // 8]:
             null = (bits[:, number // 8] >> number % 8 & 1).astype(np.bool_)
         if column.prefix:
-            length = _length(buffer, at, column.prefix)
+            length = little_endian(buffer, at, column.prefix)
             if null is not None:
                 length[null] = 0
             cells.append(Cell(at + column.prefix, length, null))
@@ -183,15 +146,6 @@ def _step_sparse(buffer: Bytes, at: Integers, image: Sequence[MapColumn], bits: 
             cells.append(Cell(at, None, null))
             at = at + (column.width if null is None else np.where(null, 0, column.width))
     return at, cells
-
-
-def _length(buffer: Bytes, at: Integers, prefix: int) -> Integers:
-    if prefix == 1:
-        return buffer[at].astype(np.int64)
-    stored = 2 if prefix == 2 else 4
-    everywhere = np.ndarray((max(len(buffer) - stored + 1, 0),), f"<u{stored}", buffer, 0, (1,))
-    lengths = everywhere[at].astype(np.int64)
-    return lengths & 0xFFFFFF if prefix == 3 else lengths
 
 
 def _in_order(found: list[tuple[Integers, list[list[Cell]]]], images: Sequence[Sequence[MapColumn]]) -> Walked:
