@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,16 @@ from support import kafka_witness
 from support.kafka import KafkaCluster
 from support.kafka_reading import open_partitions
 from support.kafka_witness import TABLES, Workload, assert_exactly_once
-from support.pipelines import Replica, RunningPipeline, position_of, write_pipeline
+from support.pipelines import RunningPipeline, position_of, write_pipeline
 from support.sinks import SinkView
 from tailrace import failpoints
+from tailrace.config import load
+from tailrace.errors import SinkUnavailable
+from tailrace.registry import make_sink
+from tailrace.sources.postgres.positions import reached
 from tailrace.testing.plugin import requires
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.crash]
+pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.crash, pytest.mark.long]
 
 NAMES = [f"public.{table}" for table in TABLES]
 TOPICS = [f"shop.{name}" for name in NAMES]
@@ -71,8 +76,20 @@ def wait_for_more(running: RunningPipeline, workload: Workload, count: int = 100
 
 
 def wait_until_current(running: RunningPipeline, file: Path, url: str) -> None:
-    place = position_of(url)
-    running.wait_for(lambda: Replica(file, "topics").has_reached(place), "the topics to be current", seconds=400)
+    """Until the topics have all that was committed by now. One client asks, now and then."""
+    place, sink = position_of(url), make_sink(load(file), "topics")
+
+    def is_there() -> bool:
+        time.sleep(0.5)
+        with suppress(SinkUnavailable):
+            mark = sink.read_state().watermark
+            return mark is not None and bool(mark.position) and reached(mark.position, place)
+        return False
+
+    try:
+        running.wait_for(is_there, "the topics to be current", seconds=400)
+    finally:
+        sink.close()
 
 
 def admin_of(cluster: KafkaCluster) -> AdminClient:
@@ -110,7 +127,6 @@ def is_in_sync(admin: AdminClient, topics: list[str], count: int) -> bool:
     return all(len(partition.isr) == count for answer in answers for partition in answer.result(60).partitions)
 
 
-@pytest.mark.long
 def test_leaders_that_move_take_each_change_once(
     postgres_url: str, start: Callable[..., KafkaCluster], tmp_path: Path
 ) -> None:
@@ -136,7 +152,6 @@ def test_leaders_that_move_take_each_change_once(
     assert_exactly_once(postgres_url, cluster.servers, is_resumed=False)
 
 
-@pytest.mark.long
 def test_a_transaction_that_the_broker_breaks_off_is_sent_again_once(
     postgres_url: str, start: Callable[..., KafkaCluster], tmp_path: Path
 ) -> None:
@@ -158,7 +173,6 @@ def test_a_transaction_that_the_broker_breaks_off_is_sent_again_once(
     assert_exactly_once(postgres_url, broker.servers, is_resumed=True)
 
 
-@pytest.mark.long
 def test_a_broker_that_is_not_there_at_the_start_is_waited_for(
     postgres_url: str, start: Callable[..., KafkaCluster], tmp_path: Path
 ) -> None:

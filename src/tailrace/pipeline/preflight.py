@@ -98,7 +98,7 @@ def sink_findings(pipeline: config.Pipeline, name: str, *, is_readable: bool) ->
     sink = registry.make_sink(pipeline, name)
     try:
         if isinstance(sink, Examines):
-            tables = registry.make_source(pipeline).tables() if is_readable else []
+            tables = registry.make_source(pipeline).readable() if is_readable else []
             yield from (_concern(each, name) for each in sink.examine(tables))
     except TailraceError as error:
         yield failure(f"sink {name}", error)

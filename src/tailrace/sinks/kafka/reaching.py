@@ -86,7 +86,7 @@ class Reaching:
             self._refuse(admin)
         except SinkRejected as refusal:
             return refusal
-        return error
+        return error if self._hearing.last is None else SinkUnavailable(f"{error} ({self._reason()})")
 
     def answered(self) -> None:
         self._hearing.forget()

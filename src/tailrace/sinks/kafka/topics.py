@@ -32,6 +32,10 @@ ABSENT_SECONDS = 5.0
 """How long a topic that ought to be there is looked for: brokers tell each other of a new one in a moment."""
 
 
+OBSTACLE_SECONDS = 10.0
+"""How long it is asked why nothing is delivered, before it is that no broker answers."""
+
+
 class Found(msgspec.Struct, frozen=True):
     """A topic that is there. Its `id` is another one once it was made again; empty if brokers have none."""
 
@@ -79,19 +83,19 @@ class Topics:
                     raise self._explained(error, f"looking for topic {name}", table, Right("Describe", name)) from error
         return found
 
-    def _described(self, names: Iterable[str], *, with_rights: bool) -> dict[str, Any]:
+    def _described(self, names: Iterable[str], *, with_rights: bool, seconds: float = SECONDS) -> dict[str, Any]:
         wanted = TopicCollection(list(dict.fromkeys(names)))
         if not wanted.topic_names:
             return {}
         admin = self._opened()
-        return admin.describe_topics(wanted, include_authorized_operations=with_rights, request_timeout=SECONDS)
+        return admin.describe_topics(wanted, include_authorized_operations=with_rights, request_timeout=seconds)
 
     def obstacle(self, names: Iterable[str]) -> tuple[str, KafkaError] | None:
         """One of these topics that can not be written to: it is gone, or we may not. None if all is well with them.
 
         Raises SinkUnavailable where no broker answers.
         """
-        for name, answer in self._described(names, with_rights=True).items():
+        for name, answer in self._described(names, with_rights=True, seconds=OBSTACLE_SECONDS).items():
             try:
                 allowed = _found(self._answer(answer)).allowed
             except KafkaException as error:
