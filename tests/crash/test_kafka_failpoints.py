@@ -19,7 +19,7 @@ from support.moved_rows import SLOW_COPY
 from support.pipelines import LONGEST_SECONDS, Replica, RunningPipeline, run_until_current, write_pipeline
 from tailrace import failpoints
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.crash, pytest.mark.long]
+pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.crash, pytest.mark.long, pytest.mark.timeout(5400)]
 
 OF_CAPTURE = (
     "log-segment-written",

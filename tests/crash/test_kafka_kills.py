@@ -21,7 +21,7 @@ from support.pipelines import LONGEST_SECONDS, Replica, RunningPipeline, run_unt
 from tailrace import failpoints
 from tailrace.testing.plugin import requires
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.crash]
+pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.crash, pytest.mark.timeout(5400)]
 
 FIRST = int(os.environ.get("TAILRACE_KAFKA_SEED", "0"))
 SEEDS = range(FIRST, FIRST + int(os.environ.get("TAILRACE_KAFKA_SEEDS", "1")))
