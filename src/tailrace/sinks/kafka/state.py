@@ -26,8 +26,8 @@ NOTE, TABLE, CHUNK, TOPIC = b"note", b"table/", b"chunk/", b"topic/"
 SETTINGS = {POLICY: "compact", "segment.bytes": "16777216", "min.cleanable.dirty.ratio": "0.1", "retention.ms": "-1"}
 AT_ONCE = 1000
 FETCH_MS = 100
-"""How long a broker waits for something to answer with. It answers at once what is new; that there is nothing more, which
-reading to the end waits for, only then. Asked every 10 ms it spent a seventh of a core on a sink that was idle."""
+"""How long a broker waits for something to answer with. What is new it answers at once; that there is nothing more, for
+which reading to the end waits, only then. Asked every 10 ms it spent a seventh of a core on a sink that was idle."""
 
 Pairs = list[tuple[bytes, bytes | None]]
 """Records of the state topic: a key, and a value or none."""
