@@ -25,7 +25,7 @@ from tailrace.sinks.kafka.topics import POLICY, Found, Topics
 NOTE, TABLE, CHUNK, TOPIC = b"note", b"table/", b"chunk/", b"topic/"
 SETTINGS = {POLICY: "compact", "segment.bytes": "16777216", "min.cleanable.dirty.ratio": "0.1", "retention.ms": "-1"}
 AT_ONCE = 1000
-FETCH_MS = 100
+FETCH_MS = 50
 """How long a broker waits for something to answer with. What is new it answers at once; that there is nothing more, for
 which reading to the end waits, only then. Asked every 10 ms it spent a seventh of a core on a sink that was idle."""
 
