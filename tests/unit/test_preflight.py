@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 import tailrace
@@ -186,6 +187,17 @@ def test_a_sqlite_sink_in_a_missing_folder_is_refused_with_its_fix(tmp_path):
 def test_a_sink_that_can_be_opened_is_ok(tmp_path):
     finding = preflight.sink_finding(pipeline(tmp_path, f"sqlite:///{tmp_path}/r.db"), "replica")
     assert finding.level is Level.OK
+
+
+@pytest.mark.parametrize("url", ["kafka://127.0.0.1:1", "file:///nowhere/below"])
+def test_transforms_are_refused_for_a_sink_of_changes_before_it_is_asked_for(tmp_path, url):
+    shaped = msgspec.structs.replace(
+        pipeline(tmp_path, url), transforms={"public.items": config.Transform(drop=("secret",))}
+    )
+    finding = preflight.sink_finding(shaped, "replica")
+    assert finding.level is Level.FAIL
+    assert finding.message == "sink replica, which takes every change, can not have transforms"
+    assert "a pipeline of its own" in finding.fix
 
 
 def test_an_unknown_sink_or_source_is_a_finding_and_no_exception(tmp_path):

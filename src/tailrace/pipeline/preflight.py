@@ -20,6 +20,7 @@ from tailrace.documents.judging import Remark
 from tailrace.errors import ConfigError, MissingExtra, SinkRejected, SourceRefused, StateError, TailraceError
 from tailrace.model.schema import TableSchema
 from tailrace.pipeline.described import holding, read_catalog
+from tailrace.pipeline.transformable import refuse_untransformable
 from tailrace.sinks.base import Concern, Examines
 from tailrace.sources.base import Finding, Level
 from tailrace.sources.findings import Failure, fail, failure, number_of, ok, warn
@@ -83,7 +84,10 @@ def sink_finding(pipeline: config.Pipeline, name: str) -> Finding:
     settings = pipeline.sinks[name]
     try:
         refuse_local_sink(pipeline, name, pipeline.spark.master or LOCAL)
-        registry.make_sink(pipeline, name).check()
+        sink = registry.make_sink(pipeline, name)
+        if pipeline.transforms:
+            refuse_untransformable(sink)
+        sink.check()
     except TailraceError as error:
         return failure(subject, error)
     return ok(subject, f"{config.redact(settings.url)} can be written")

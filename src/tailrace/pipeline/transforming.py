@@ -13,11 +13,12 @@ import msgspec
 import pyarrow as pa
 
 from tailrace.columns.net import NetChanges
-from tailrace.errors import ConfigError, TailraceError
+from tailrace.errors import TailraceError
 from tailrace.model.lifecycle import ASIDE, TableState, TableStatus
 from tailrace.model.rows import Rows
 from tailrace.model.schema import TableSchema, counterpart
 from tailrace.model.watermark import SourceIdentity
+from tailrace.pipeline.transformable import refuse_untransformable
 from tailrace.sinks.base import (
     Batch,
     ChunkMark,
@@ -36,8 +37,8 @@ from tailrace.transforms.shaping import Shaping
 
 def transforming(sink: Sink, expressions: Expressions) -> Sink:
     """The sink for tables with transforms; raises ConfigError for one that can not have any."""
-    if not isinstance(sink, DatabaseSink):
-        raise ConfigError(f"sink {sink.name} can not have transforms", hint="only databases can, as yet")
+    refuse_untransformable(sink)
+    assert isinstance(sink, DatabaseSink)
     return TransformingSink(sink, expressions)
 
 
