@@ -12,15 +12,15 @@ import pytest
 from support.messages import Feed, insert, transaction
 from tailrace import config
 from tailrace.errors import StateError
-from tailrace.log.appending import LARGE_BYTES, Appender
+from tailrace.log.appending import Appender
 from tailrace.log.reader import LogReader
 from tailrace.log.writer import LogWriter
 from tailrace.model.frames import Frames
-from tailrace.pipeline.capture_process import Pump
+from tailrace.pipeline.capture_process import SOME_BYTES, Pump
 from tailrace.sources.readiness import readable
 from tailrace.state.storage import Storage
 
-LARGE = transaction(insert(1, b"x" * LARGE_BYTES))
+LARGE = transaction(insert(1, b"x" * SOME_BYTES))
 
 
 class Held:
@@ -86,7 +86,7 @@ def test_the_source_hears_of_a_segment_when_it_is_durable_and_is_read_on_meanwhi
     taken = [frames_of(writer, LARGE)]
     may_write, append = threading.Event(), writer.append
     capture: Any = SimpleNamespace(identity=None, acknowledge=told.append, remarks=list, received="0/200")
-    capture.polls, capture.pending_bytes = 0, LARGE_BYTES
+    capture.polls, capture.pending_bytes = 0, SOME_BYTES
     control: Any = SimpleNamespace(is_closed=False, acknowledgement=lambda: None)
 
     def take() -> tuple[Frames, str] | None:
