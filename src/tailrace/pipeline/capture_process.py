@@ -32,8 +32,8 @@ REPORT_SECONDS = 0.2
 ALIVE_SECONDS = 2.0  # then it says so, though there is nothing new
 STORE_SECONDS = 1.0  # between segments on a store: a request costs money, and an object is replaced once a second
 ENOUGH_BYTES = 8 << 20  # for a segment, if none is being written
-SOME_BYTES = 1 << 20  # for a segment, if nothing follows at the moment
-PAUSE_SECONDS = 0.002
+SOME_BYTES = 2 << 20  # for a segment, if nothing follows at the moment
+PAUSE_SECONDS = 0.004
 CROWDED = 200  # segments; beyond, each one more makes the next a millisecond later
 
 
@@ -178,8 +178,8 @@ class Pump:
             self._tend()
         age = time.monotonic() - self._flushed_at
         crowd = max(self.retention.crowd - CROWDED, 0) / 1000
-        is_large = pending >= self._enough_bytes
-        if not is_large and not is_paused and age < self._flush_seconds + crowd:
+        is_worth_it = pending >= self._enough_bytes or (is_paused and not crowd)
+        if not is_worth_it and age < self._flush_seconds + crowd:
             return
         has_flushed = self._flush()
         if has_flushed or self.log.storage.is_local:  # a store: at once after a pause, and then once a second

@@ -14,7 +14,6 @@ import hmac
 import queue
 import secrets
 import socket
-import ssl
 import struct
 import threading
 from collections.abc import Iterator, Sequence
@@ -26,6 +25,7 @@ from pymysql.connections import Connection
 
 from tailrace.errors import SourceUnavailable
 from tailrace.model.stored import from_json
+from tailrace.sources.mysql.wire import taken
 from tailrace.sources.readiness import readable
 
 CHUNK, QUESTION = b"C", b"Q"
@@ -129,12 +129,10 @@ def _forwarded(borrower: socket.socket, database: Any) -> bool:
     while True:
         ready = readable([borrower, database], LEND_SECONDS)
         if database in ready:
-            count = database.recv_into(buffer)
+            count = taken(database, buffer)
             if not count or is_answered:  # it went away: nobody has asked
                 return False
             borrower.sendall(buffer[:count])
-            while _is_pending(database):
-                borrower.sendall(buffer[: database.recv_into(buffer)])
             continue
         header = borrower.recv(_LENGTH.size, socket.MSG_WAITALL)
         if len(header) < _LENGTH.size:
@@ -143,11 +141,6 @@ def _forwarded(borrower: socket.socket, database: Any) -> bool:
         is_answered = length == ANSWERED
         if not is_answered:
             database.sendall(_LENGTH.pack(length + 1)[:3] + b"\0" + _QUERY + _exactly(borrower, length))
-
-
-def _is_pending(database: Any) -> bool:
-    """Whether something was deciphered already, which nobody sees by waiting for the socket."""
-    return isinstance(database, ssl.SSLSocket) and database.pending() > 0
 
 
 def _exactly(wire: socket.socket, count: int) -> bytes:

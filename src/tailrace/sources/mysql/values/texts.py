@@ -25,6 +25,7 @@ from tailrace.sources.mysql.values.geometry import wkb
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+Digits = npt.NDArray[np.uint8]
 
 _DAY_US = 86_400_000_000
 _MONTH_DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31, *([0] * 87)])
@@ -111,39 +112,47 @@ def _vectors(given: Given) -> pa.Array:
 
 
 def _date(given: Given) -> pa.Array:
-    days, is_real = _days(given.cells)
+    days, is_real = _days(_digits(given.cells, 10))
     return _checked(days.astype(np.int32), is_real, given).cast(pa.date32())
 
 
 def _timestamp(given: Given) -> pa.Array:
     cells = given.cells
-    days, is_real = _days(cells)
-    hours, minutes, seconds = (_digits(cells, at, 2) for at in (11, 14, 17))
-    microseconds = ((hours * 60 + minutes) * 60 + seconds) * 1_000_000 + _fraction(cells, 20)
+    digits = _digits(cells, int(cells.length.max(initial=0)))
+    days, is_real = _days(digits)
+    seconds = (_number(digits, 11, 2) * 60 + _number(digits, 14, 2)) * 60 + _number(digits, 17, 2)
+    microseconds = seconds * 1_000_000 + _fraction(digits, 20)
     return _checked(days * _DAY_US + microseconds, is_real, given).cast(arrow_type(given.type))
 
 
-def _days(cells: Cells) -> tuple[Integers, Flags]:
+def _days(digits: Digits) -> tuple[Integers, Flags]:
     """Days since 1970, and whether the calendar has them."""
-    year, month, day = _digits(cells, 0, 4), _digits(cells, 5, 2), _digits(cells, 8, 2)
+    year, month, day = _number(digits, 0, 4), _number(digits, 5, 2), _number(digits, 8, 2)
     is_leap = (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
     longest = _MONTH_DAYS[month] + (is_leap & (month == 2))
     return days_from_civil(year, month, day), (day >= 1) & (day <= longest) & (year >= 1)
 
 
-def _digits(cells: Cells, at: int, count: int) -> Integers:
-    found: Integers = np.zeros(len(cells.place), np.int64)
-    last = len(cells.buffer) - 1
-    for place in range(at, at + count):
-        digit = cells.buffer[np.minimum(cells.place + place, last)].astype(np.int64) - ord("0")
-        found = found * 10 + np.where((digit >= 0) & (digit <= 9), digit, 0)
-    return found
+def _digits(cells: Cells, width: int) -> Digits:
+    """The first characters of all values, as what they are as digits: a row a character. Noise where there is NULL."""
+    last = max(len(cells.buffer) - width, 0)
+    window = np.ndarray((last + 1, min(width, len(cells.buffer))), np.uint8, cells.buffer, 0, (1, 1))
+    found = window[np.minimum(cells.place, last)].T - np.uint8(ord("0"))
+    return np.where(found <= 9, found, 0)
 
 
-def _fraction(cells: Cells, at: int) -> Integers:
+def _number(digits: Digits, at: int, count: int) -> Integers:
+    """The digits at a place of all values; 0 for those that are too short for it."""
+    found: Integers = np.zeros(digits.shape[1], np.int32)
+    for row in digits[at : at + count]:
+        found = found * 10 + row
+    return found.astype(np.int64)
+
+
+def _fraction(digits: Digits, at: int) -> Integers:
     """Microseconds of digits that end with the value: all values of a column have as many."""
-    count = int(cells.length.max(initial=0)) - at
-    return _digits(cells, at, count) * 10 ** (6 - count) if count > 0 else np.zeros(len(cells.place), np.int64)
+    count = len(digits) - at
+    return _number(digits, at, count) * 10 ** (6 - count) if count > 0 else np.zeros(digits.shape[1], np.int64)
 
 
 def _checked(values: npt.NDArray[Any], is_real: Flags, given: Given) -> pa.Array:
