@@ -135,7 +135,8 @@ class MysqlWorkload(LiveWorkload):
         return cls(url, rate, seed, {})
 
 
-def _in_shop(url: str) -> Connection[Any]:
+def in_shop(url: str) -> Connection[Any]:
+    """The same, in the shop's database."""
     connection = connected(url)
     connection.select_db(DATABASE)
     return connection
@@ -144,7 +145,7 @@ def _in_shop(url: str) -> Connection[Any]:
 class MysqlTransactions:
     """What happens in a shop, one transaction a step."""
 
-    driver = Driver(_in_shop, lost=(pymysql.OperationalError,), refused=(pymysql.IntegrityError, pymysql.DataError))
+    driver = Driver(in_shop, lost=(pymysql.OperationalError,), refused=(pymysql.IntegrityError, pymysql.DataError))
 
     def __init__(self, connection: Connection[Any], random: random.Random) -> None:
         self._connection, self._random = connection, random

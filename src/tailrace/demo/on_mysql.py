@@ -38,7 +38,7 @@ class OnMysql:
 
     def load(self, rows: int) -> int:
         loaded = mysql_shop.load(self.url, rows)
-        self._connection = mysql_shop.connected(self.url)
+        self._connection = mysql_shop.in_shop(self.url)
         return loaded
 
     def workload(self, rate: float) -> mysql_shop.MysqlWorkload:
