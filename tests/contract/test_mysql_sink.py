@@ -434,7 +434,7 @@ def test_none_is_lost_beside_a_refused_row_however_the_server_sorts_texts(make_s
     query("ALTER TABLE words ADD CHECK (v <> 'bad')")
     folding = msgspec.structs.replace(sink.flavor, collation="utf8mb4_general_ci")
     monkeypatch.setattr(sink.dialect.server, "_flavor", folding)
-    monkeypatch.setattr(sink.dialect.staging, "_collation", folding.collation)
+    monkeypatch.setattr(sink.dialect.staging, "_flavor", folding)
     sink.close()
     content = [(f"{name}{n}", "good") for n in range(400) for name in ("Name", "NAME")]
     apply(sink, [net(schema, [*content, ("Name900", "bad"), ("Aaa", "bad")])], 10)

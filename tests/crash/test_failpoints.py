@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from support import hot
+from support.failpoint_chains import OF_CAPTURE, OF_TASKS, OF_THE_DRIVER
 from support.pipelines import RunningPipeline, run_until_current, write_pipeline
 from tailrace import failpoints
 from tailrace.testing import content
@@ -15,25 +16,6 @@ from tailrace.testing.postgres import execute
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.server]
 
-OF_THE_DRIVER = (
-    "snapshot-planned",
-    "snapshot-finished",
-    "catch-up-step-committed",
-    "table-live",
-    "batch-staged",
-    "sink-before-commit",
-    "sink-committed",
-)
-"""In the order of a table's life: each run dies at one of them, and the next one goes on to the following."""
-OF_CAPTURE = (
-    "log-segment-written",
-    "log-segment-synced",
-    "log-segment-published",
-    "log-segments-merged",
-    "capture-before-acknowledge",
-    "capture-after-acknowledge",
-)
-OF_TASKS = ("chunk-before-load", "chunk-loaded")
 OF_CHECKPOINTS = ("checkpoint-written", "checkpoint-synced", "checkpoint-before-commit", "checkpoint-saved")
 """No pipeline has them: see `test_checkpoint_kills`."""
 OF_EMBEDDED = (  # tests/embedded/test_kills.py and test_exactly_once.py

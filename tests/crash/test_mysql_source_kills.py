@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from support import mysql_workload
+from support.failpoint_chains import OF_CAPTURE, OF_TASKS, OF_THE_DRIVER
 from support.moved_rows import SLOW_COPY
 from support.mysql_sources import start_mysql
 from support.mysql_workload import Workload
 from support.pipelines import Replica, RunningPipeline, run_until_current, tailrace, write_pipeline
+from tailrace import failpoints
 from tailrace.testing.plugin import requires
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.server]
@@ -63,6 +65,39 @@ def test_a_driver_killed_in_every_phase_ends_equal_to_its_source(logged_url: str
             with RunningPipeline(file, environment=SLOW_COPY) as pipeline:
                 pipeline.wait_for(partial(is_reached, replica), phase)
                 pipeline.kill()
+    run_until_current(file)
+    assert_equal(file)
+
+
+@pytest.mark.long
+def test_a_driver_killed_at_any_step_ends_equal_to_its_source(logged_url: str, file: Path) -> None:
+    once = str(file.with_name("once"))
+    with Workload(logged_url, seed=28, rate=40):
+        for name in OF_THE_DRIVER:
+            if name == "table-live":  # the step before may have been the last one: the tables begin anew
+                for path in file.parent.glob("replica.db*"):
+                    path.unlink()
+            with RunningPipeline(file, environment=failpoints.environment(name, once=once)) as pipeline:
+                assert pipeline.ended() == -9, (name, pipeline.output)
+            assert failpoints.fired(name, once)
+    run_until_current(file)
+    assert_equal(file)
+
+
+@pytest.mark.long
+def test_processes_of_a_pipeline_killed_at_any_step_are_replaced(logged_url: str, tmp_path: Path) -> None:
+    """The capture process and the tasks: the run goes on, with others in their place."""
+    mysql_workload.create(logged_url)
+    mysql_workload.run(logged_url, seed=29, transactions=150)
+    replica = {"replica": f"sqlite:///{tmp_path}/replica.db"}
+    file = write_pipeline(tmp_path, logged_url, replica, log={"keep": "1 d"})  # history is there to be merged
+    once, names = str(tmp_path / "once"), (*OF_CAPTURE, *OF_TASKS)
+    armed = failpoints.together(*(failpoints.environment(name, once=once) for name in names))
+    with Workload(logged_url, seed=30, rate=40), RunningPipeline(file, environment=armed) as pipeline:
+        for name in names:
+            pipeline.wait_for(partial(failpoints.fired, name, once), f"{name} to be reached")
+        pipeline.wait_for(Replica(file).is_live, "tables to be live")
+        assert pipeline.stop() == 0, pipeline.output
     run_until_current(file)
     assert_equal(file)
 

@@ -1,4 +1,4 @@
-"""`tailrace demo`: the whole way, on an embedded PostgreSQL, with a kill in the middle and a comparison at the end.
+"""`tailrace demo`: the whole way, on a database of its own, with a kill in the middle and a comparison at the end.
 
 Exit code 0 only if every table ended identical. Ctrl-C ends and removes everything it started.
 """
@@ -17,6 +17,12 @@ from tailrace.errors import MissingExtra
 def add(subparsers: Commands) -> None:
     parser = subparsers.add_parser("demo", help="see it work, on a database of its own", description=__doc__)
     parser.add_argument(
+        "--source",
+        choices=("postgresql", "mysql", "mariadb"),
+        default="postgresql",
+        help="postgresql is embedded (the default); mysql and mariadb are servers that are installed on this machine",
+    )
+    parser.add_argument(
         "--seconds",
         type=_at_least_one,
         default=20.0,
@@ -33,14 +39,18 @@ def add(subparsers: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     try:
         from tailrace.demo import story
+
+        if args.source != "postgresql":
+            from tailrace.demo import on_mysql  # noqa: F401  - whether it can be had
     except ModuleNotFoundError as error:
-        raise MissingExtra("pip install 'tailrace[demo]'", hint=f"the demo needs {error.name}") from error
+        extras = "demo" if args.source == "postgresql" else "demo,mysql"
+        raise MissingExtra(f"pip install 'tailrace[{extras}]'", hint=f"the demo needs {error.name}") from error
 
     from tailrace.cli.printing import console
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _exit_on_signal)
-    return story.run(story.Options(args.seconds, int(args.workload_rate), args.keep), console())
+    return story.run(story.Options(args.seconds, int(args.workload_rate), args.keep, source=args.source), console())
 
 
 def _exit_on_signal(number: int, _: FrameType | None) -> None:

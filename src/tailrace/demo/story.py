@@ -1,7 +1,8 @@
 """The demo, told in order: a shop under load, a copy, a murder, a return, and a comparison of everything.
 
 The pipeline is the one that users run: `tailrace run` on a file, in a process of its own. That it is current is the
-word of the source's replication slot; that it is right is the word of `testing.content`, which reads every row twice.
+word of the source's replication slot, or of the sink's watermark; that it is right is the word of `testing.content`,
+which reads every row twice.
 """
 
 from __future__ import annotations
@@ -14,19 +15,16 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import psycopg
 from rich.console import Console
 
 from tailrace.demo import shop, summary
 from tailrace.demo.child import DemoFailed, PipelineProcess
 from tailrace.demo.lag import LagProbe
 from tailrace.demo.screen import Screen
+from tailrace.demo.side import Side
 from tailrace.demo.summary import Facts
-from tailrace.testing import content
-from tailrace.testing.postgres import PostgresServer
 from tailrace.testing.processes import remove_tree
 
 COPY_SECONDS = 300
@@ -43,10 +41,11 @@ PIPELINE = """\
 name: demo
 source:
   url: {url}
-  tables: [public.*]
+  tables: [{schema}.*]
 sinks:
   replica:
     url: sqlite:///replica.db
+    schemas: {{{schema}: ""}}
 state: ./state
 """
 
@@ -56,6 +55,7 @@ class Options(msgspec.Struct, frozen=True):
     workload_rate: int
     keep: bool
     rows: int = 100_000
+    source: str = "postgresql"
 
 
 def run(options: Options, console: Console) -> int:
@@ -70,7 +70,7 @@ def run(options: Options, console: Console) -> int:
             keep |= bool(facts.differences)
         console.print(summary.render(facts))
         if keep:
-            console.print(summary.how_to_look(folder, story.server), soft_wrap=True)
+            console.print(summary.how_to_look(folder, story.side), soft_wrap=True)
         return 1 if facts.differences else 0
     finally:
         if not keep:
@@ -84,9 +84,22 @@ def _told(story: Story) -> Facts:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # once is enough: what follows is the end of everything
         story.screen.say("interrupted: ending and removing everything")
         raise
-    except (OSError, psycopg.Error, sqlite3.Error) as error:
+    except Exception as error:
+        if not isinstance(error, (OSError, sqlite3.Error, *story.side.errors)):
+            raise
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DemoFailed(f"the demo cannot go on: {reason}") from error
+
+
+def side_of(source: str) -> Side:
+    """Drivers are imported where they are needed: each has an extra of its own."""
+    if source == "postgresql":
+        from tailrace.demo.on_postgres import OnPostgres
+
+        return OnPostgres()
+    from tailrace.demo.on_mysql import OnMysql
+
+    return OnMysql(source)
 
 
 class Story:
@@ -95,7 +108,8 @@ class Story:
     def __init__(self, options: Options, folder: Path, stack: ExitStack, screen: Screen) -> None:
         self.options, self.folder, self.stack, self.screen = options, folder, stack, screen
         self.file = folder / "replica.db"
-        self.facts = Facts()
+        self.side = side_of(options.source)
+        self.facts = Facts(source=self.side.name)
 
     def tell(self) -> Facts:
         self._open_shop()
@@ -115,18 +129,16 @@ class Story:
         return self.facts
 
     def _open_shop(self) -> None:
-        self.screen.say(f"starting PostgreSQL 18 in {self.folder}")
-        self.server = self.stack.enter_context(PostgresServer.start(self.folder / "postgres"))
-        shop.create(self.server.url)
-        self.facts.loaded = shop.load(self.server.url, self.options.rows)
-        self.source = self.stack.enter_context(psycopg.connect(self.server.url, autocommit=True))
+        self.screen.say(f"starting {self.side.name} in {self.folder}")
+        self.side.open(self.folder, self.stack)
+        self.facts.loaded = self.side.load(self.options.rows)
         rate = self.options.workload_rate
-        self.workload = self.stack.enter_context(shop.Workload.start(self.server.url, rate))
+        self.workload = self.stack.enter_context(self.side.workload(rate))
         self.screen.say(f"a shop with {self.facts.loaded:,} rows is open; {rate:,} changes a second from now on")
 
     def _start_pipeline(self) -> PipelineProcess:
-        file = self.folder / "pipeline.yml"
-        file.write_text(PIPELINE.format(url=self.server.url))
+        file = self.pipeline = self.folder / "pipeline.yml"
+        file.write_text(PIPELINE.format(url=self.side.url, schema=self.side.schema))
         self.facts.runs += 1
         child = PipelineProcess(file, self.folder / f"run-{self.facts.runs}.log")
         self.stack.callback(child.end)
@@ -199,17 +211,13 @@ class Story:
         began = time.monotonic()
         with closing(sqlite3.connect(f"{self.file.as_uri()}?mode=ro", uri=True)) as sink:
             for table in shop.TABLES:
-                count = f"SELECT count(*) FROM {table}"
-                self.facts.rows[table] = (self._ask(count)[0], sink.execute(count).fetchone()[0])
-                self.facts.differences += content.sqlite_differences(self.server.url, self.file, [f"public.{table}"])
+                [count] = sink.execute(f"SELECT count(*) FROM {table}").fetchone()
+                self.facts.rows[table] = (self.side.count(table), count)
+                self.facts.differences += self.side.differences(self.file, table)
         self.facts.compared_after = time.monotonic() - began
 
     def _orders_missing(self) -> int:
-        [count] = self._ask("SELECT count(*) FROM orders WHERE id > %s", self.probe.newest_order)
-        return int(count)
-
-    def _ask(self, query: Any, *parameters: object) -> Any:
-        return self.source.execute(query, parameters).fetchone()
+        return self.side.orders_after(self.probe.newest_order)
 
     def _catch_up(self, line: Callable[[], str]) -> None:
         """Until the file follows closely. On a machine that is too busy for that, it is as close as it gets."""
@@ -220,10 +228,8 @@ class Story:
                 return
 
     def _wait_until_current(self, line: Callable[[], str]) -> None:
-        """Until the source may forget all that is committed now: then the sink has it durably."""
-        [target] = self._ask("SELECT pg_current_wal_flush_lsn()")
-        confirmed = "SELECT confirmed_flush_lsn >= %s FROM pg_replication_slots WHERE slot_name = 'tailrace_demo'"
-        self._wait(lambda: self._ask(confirmed, target) == (True,), CURRENT_SECONDS, "become current", line)
+        """Until the sink has all that is committed now, durably."""
+        self._wait(self.side.catching_up(self.pipeline), CURRENT_SECONDS, "become current", line)
 
     def _check_workload(self) -> None:
         if not self.workload.is_running:

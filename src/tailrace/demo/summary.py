@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
@@ -10,13 +9,14 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tailrace.demo.lag import quantile
+from tailrace.demo.side import Side
 from tailrace.testing.content import Difference
-from tailrace.testing.postgres import PostgresServer
 
 
 class Facts(msgspec.Struct):
     """What the story has seen, gathered on the way. Times are in seconds."""
 
+    source: str = "PostgreSQL"
     loaded: int = 0
     changes: int = 0
     runs: int = 0
@@ -41,24 +41,20 @@ def render(facts: Facts) -> RenderableType:
     return Group(*parts, Text(verdict, "bold green"))
 
 
-def how_to_look(folder: Path, server: PostgresServer) -> Text:
+def how_to_look(folder: Path, side: Side) -> Text:
     """Commands for what `--keep` left. The server ended with the demo, so one of them starts it again."""
-    prefix = "setpriv --reuid=nobody --regid=nogroup --clear-groups " if os.geteuid() == 0 else ""
-    data = server.folder / "data"
     return Text(
         f"\nkept in {folder}; delete it when you have seen enough:\n"
         f"  sqlite3 {folder / 'replica.db'}\n"
         f"  tailrace status {folder / 'pipeline.yml'}\n"
-        f"PostgreSQL has ended with the demo. To start it again, to look into it, to end it:\n"
-        f"  {prefix}{server.bin / 'pg_ctl'} -D {data} -o '-p {server.port}' -l {data / 'again.log'} start\n"
-        f"  {server.bin / 'psql'} {server.url}\n"
-        f"  {prefix}{server.bin / 'pg_ctl'} -D {data} stop"
+        f"{side.name} has ended with the demo. To start it again, to look into it, to end it:\n"
+        f"{side.how_to_look()}"
     )
 
 
 def _rows(facts: Facts) -> Text:
-    differing = {each.table.removeprefix("public.") for each in facts.differences}
-    text = Text.assemble(("table         PostgreSQL      SQLite   content", "bold"))
+    differing = {each.table.rpartition(".")[2] for each in facts.differences}
+    text = Text.assemble((f"{'table':<12}{facts.source.split()[0]:>12}{'SQLite':>12}   content", "bold"))
     for name, (source, sink) in facts.rows.items():
         verdict = ("differs", "bold red") if name in differing else ("identical", "green")
         text.append(f"\n{name:<12}{source:>12,}{sink:>12,}   ").append(*verdict)

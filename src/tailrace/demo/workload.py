@@ -16,9 +16,11 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 import psycopg
 
@@ -30,12 +32,30 @@ REFUSED = (psycopg.IntegrityError, psycopg.errors.DeadlockDetected, psycopg.erro
 """What a transaction may end with when several workloads meet: it is rolled back, and the next one begins."""
 
 
+class Driver(NamedTuple):
+    """How a workload's process comes to its database: what it connects with, and what its errors mean."""
+
+    connect: Callable[[str], AbstractContextManager[Any]]
+    lost: tuple[type[Exception], ...]
+    refused: tuple[type[Exception], ...]
+
+
+def _postgres(url: str) -> AbstractContextManager[Any]:
+    return psycopg.connect(url, autocommit=True, application_name="tailrace workload")
+
+
+POSTGRES = Driver(_postgres, (psycopg.OperationalError,), REFUSED)
+
+
 class WorkloadFailed(TailraceError):
     """The workload's process ended by itself."""
 
 
 class Transactions(Protocol):
-    """One kind of workload, over one autocommit connection to a database that is already prepared for it."""
+    """One kind of workload, over one autocommit connection to a database that is already prepared for it.
+
+    One that is not of PostgreSQL names its `driver`.
+    """
 
     def __init__(self, connection: psycopg.Connection[Any], random: random.Random, **options: Any) -> None: ...
 
@@ -141,22 +161,29 @@ def main() -> None:
     order = json.loads(sys.stdin.buffer.readline())
     stopping = threading.Event()
     threading.Thread(target=_wait_for_end_of_input, args=(stopping,), daemon=True).start()
+    driver: Driver = getattr(kind, "driver", POSTGRES)
     generator = random.Random(order["seed"])
     pace = _Pace(order["rate"], stopping)
     with Path(order["counter"]).open("r+b") as file, mmap.mmap(file.fileno(), COUNTER_BYTES) as counter:
         while not stopping.is_set():
             try:
-                with psycopg.connect(order["url"], autocommit=True, application_name="tailrace workload") as connection:
-                    _run(kind(connection, generator, **order["options"]), pace, counter, stopping)
-            except psycopg.OperationalError:
+                with driver.connect(order["url"]) as connection:
+                    _run(kind(connection, generator, **order["options"]), pace, counter, stopping, driver.refused)
+            except driver.lost:
                 stopping.wait(0.2)
 
 
-def _run(transactions: Transactions, pace: _Pace, counter: mmap.mmap, stopping: threading.Event) -> None:
+def _run(
+    transactions: Transactions,
+    pace: _Pace,
+    counter: mmap.mmap,
+    stopping: threading.Event,
+    refused: tuple[type[Exception], ...],
+) -> None:
     while not stopping.is_set():
         try:
             changes = transactions.step()
-        except REFUSED:
+        except refused:
             changes = 0
         total = int.from_bytes(counter[:], "little") + changes
         counter[:] = total.to_bytes(COUNTER_BYTES, "little")

@@ -21,7 +21,7 @@ def fits(wanted: str, existing: str) -> bool:
     if base in _INTEGERS:
         return other in _INTEGERS and is_signed == is_other_signed and _INTEGERS.index(base) <= _INTEGERS.index(other)
     if base == other == "decimal":
-        return limits[1:] == others[1:] and limits[0] <= others[0] and is_signed >= is_other_signed
+        return limits[1:] == others[1:] and limits[0] <= others[0] and is_other_signed >= is_signed
     if base in _LABELLED and base == other:
         return _labels(wanted) <= _labels(existing) and _holds_letters(wanted, existing)
     if (size := _characters(wanted, _width(wanted, existing, 1))) is not None:
