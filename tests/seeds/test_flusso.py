@@ -281,6 +281,19 @@ def test_composite_keys_are_ids_and_join(search: Search) -> None:
     search.wait("keyed_composite", "a:2", lines=[{"what": "x"}, {"what": "y"}])
 
 
+def test_a_table_of_a_document_that_is_dropped_and_made_again_is_captured_again(search: Search) -> None:
+    """flusso's limit: schema changes. Until the table is back the document says why it is not followed."""
+    search.run("INSERT INTO keyed_composite VALUES ('dropped', 1, 'x')", "DROP TABLE composite_lines")
+    search.running.wait_for(
+        lambda: states(search.file)["search", "document.keyed_composite"][0] == "failed", "a document that failed"
+    )
+    search.run(
+        "CREATE TABLE composite_lines (line serial PRIMARY KEY, shop text, number int, what text)",
+        "INSERT INTO composite_lines (shop, number, what) VALUES ('dropped', 1, 'again')",
+    )
+    search.wait("keyed_composite", "dropped:1", lines=[{"what": "again"}])
+
+
 @pytest.mark.parametrize(
     ("index", "deleted", "restored"),
     [
