@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from support.opensearch import OpenSearchServer
@@ -337,6 +338,18 @@ def test_rows_that_come_while_a_column_has_another_name_are_not_lost(search: Sea
     renamed, back = "ALTER TABLE members RENAME id TO number", "ALTER TABLE members RENAME number TO id"
     search.run(f"BEGIN; {renamed}; INSERT INTO members VALUES (30, 30); {back}; COMMIT")
     search.wait("adults", "30", age=30)
+
+
+def test_a_table_that_somebody_has_locked_holds_up_its_own_documents_only(search: Search) -> None:
+    with psycopg.connect(search.url) as locking:
+        locking.execute("LOCK TABLE towns IN ACCESS EXCLUSIVE MODE")
+        search.run("UPDATE people SET nick = 'waited' WHERE id = 1", "INSERT INTO members VALUES (40, 40)")
+        search.wait("adults", "40", age=40)
+        assert states(search.file)["search", "document.people"][0] == "catch_up"
+        locking.rollback()
+    search.wait("people", "1", nick="waited")
+    search.run("UPDATE people SET nick = NULL WHERE id = 1")
+    search.wait("people", "1", nick="nobody")
 
 
 def test_transforms_and_defaults(search: Search) -> None:
