@@ -32,13 +32,13 @@ from tailrace.pipeline.follower import SinkFollower
 from tailrace.pipeline.table_supervisor import TableSupervisor
 from tailrace.sinks.base import ChunkMark
 from tailrace.sinks.sql.sqlite.dialect import SqliteSink
-from tailrace.sources.base import Published, TableFacts
+from tailrace.sources.base import Published, TableFacts, TableLocked
 from tailrace.sources.postgres import pgoutput, positions
 from tailrace.sources.postgres.source import PostgresSource
 from tailrace.spark.expressions import Expressions
 from tailrace.state import requests
 from tailrace.state.storage import Storage
-from tailrace.tasks.stage import ApplyPlan, PartResult, stage_part
+from tailrace.tasks.stage import ApplyPlan, PartResult, TablePlan, stage_part
 
 EVENTS = TableSchema("public", "events", (Column("n", ColumnType(Kind.INT64, "bigint")),), (), Identity.FULL, 1)
 OTHERS = TableSchema("public", "others", (Column("n", ColumnType(Kind.INT64, "bigint")),), (), Identity.FULL, 2)
@@ -320,6 +320,37 @@ def test_a_table_whose_failure_the_sink_has_lost_does_not_stay_live(following: F
     following.follower.make_sure()
     following.follow()
     assert following.rows() == [1]
+
+
+def test_a_table_that_can_not_be_read_at_the_moment_catches_up_later_and_holds_up_no_other(
+    following: Following, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    following.copied(EVENTS, OTHERS)
+    for schema in (EVENTS, OTHERS):
+        following.step(schema, 0, finish=True)
+    error = TableLocked("public.events is locked by somebody", table=EVENTS.table)
+
+    def locked(plan: ApplyPlan, slices: list[Slice]) -> list[PartResult]:
+        result = stage_part(msgspec.structs.replace(plan, tables={OTHERS.table: TablePlan()}), 0, slices)
+        return [msgspec.structs.replace(result, failed={EVENTS.table: error})]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(staging, "stage_batch", lambda frame, plan: locked(plan, frame))
+        patched.setattr(staging, "stage_range", lambda spark, plan, slices, most: locked(plan, slices))
+        first = following.happen()
+        following.follow()
+        waiting = following.sink.read_state().tables[EVENTS.table]
+        assert (waiting.state, waiting.watermark.offset, waiting.reason) == (TableState.CATCH_UP, 0, str(error))
+        assert (following.rows(), following.rows(OTHERS)) == ([], [1])
+        with pytest.raises(TableLocked):
+            following.step(EVENTS, first)
+    following.happen()
+    following.follow()
+    assert (following.rows(), following.rows(OTHERS)) == ([], [1, 2])
+    following.begin()
+    following.step(EVENTS, following.follower.watermark.offset, finish=True)
+    assert following.rows() == [1, 2]
+    assert following.sink.read_state().tables[EVENTS.table].state is TableState.LIVE
 
 
 def test_a_sink_with_a_live_table_and_without_a_place_is_refused(following: Following) -> None:

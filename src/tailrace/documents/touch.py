@@ -84,7 +84,8 @@ def _is_unnamed(names: Sequence[str], changes: Changes) -> Flags:
     """Changes of old rows of which the source did not send these columns: it named them by another key at that time."""
     if changes.schema.identity is Identity.FULL or set(names) <= set(changes.schema.key):
         return np.zeros(len(changes), np.bool_)
-    return (changes.op == Op.UPDATE) | (changes.op == Op.DELETE)
+    unnamed: Flags = (changes.op == Op.UPDATE) | (changes.op == Op.DELETE)
+    return unnamed
 
 
 def _named_by(tree: Tree, node: Node) -> tuple[int, tuple[str, ...]]:

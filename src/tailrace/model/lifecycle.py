@@ -37,7 +37,7 @@ MOVES: dict[TableState, frozenset[TableState]] = {
     TableState.CATCH_UP: _ALWAYS | {TableState.CATCH_UP, TableState.LIVE},
     TableState.AHEAD: _ALWAYS | {TableState.AHEAD, TableState.CATCH_UP},
     TableState.TORN: _ALWAYS | {TableState.TORN, TableState.CATCH_UP},
-    TableState.LIVE: _ALWAYS | {TableState.LIVE},
+    TableState.LIVE: _ALWAYS | {TableState.LIVE, TableState.CATCH_UP},
     TableState.PAUSED: _ALWAYS,
     TableState.FAILED: _ALWAYS,
 }
@@ -117,6 +117,12 @@ class TableStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             visibility="",
             snapshot_end="",
             reason=reason,
+        )
+
+    def waiting(self, start: Watermark, reason: str) -> TableStatus:
+        """Live until `start`, and not followed at the moment: what changed since is applied when it can be."""
+        return self.move(
+            TableState.CATCH_UP, watermark=start, visibility="", snapshot_end=start.position, reason=reason
         )
 
     def aside(self, state: TableState, reason: str) -> TableStatus:

@@ -50,12 +50,14 @@ def evolve(
     for name, status in tables.items():
         failures = [result.failed[name] for result in results if name in result.failed]
         versions = [version for result in results for version in result.schemas.get(name, [])]
-        if failures:
+        if failures and failures[0].retry:  # what it is to be made of can not be read at the moment
+            moved[name] = status.waiting(before or status.watermark, str(failures[0]))
+        elif failures:
             moved[name] = failed(status, failures[0])
         elif any(version != status.schema for version in versions):
             moved[name], change = _evolved(source, sink, status, versions, before)
             evolved += [change] if change is not None else []
-        if moved[name].state in ASIDE or moved[name].generation != status.generation:
+        if failures or moved[name].state in ASIDE or moved[name].generation != status.generation:
             held.add(name)
     return Evolution(moved, frozenset(held), tuple(evolved))
 

@@ -291,6 +291,8 @@ class SinkFollower:
                 s.table: TablePlan(s.watermark.offset, s.visibility, s.schema.relation, late=True) for s in statuses
             }
             results = self.staging.stage_range(plans, f"catch-up-{last}", first, last)
+            for error in (error for result in results for error in result.failed.values() if error.retry):
+                raise error
         self._range = (first, last)
         place = place_after(results, last, statuses[0].watermark)
         outcome = evolve(self.source, self.sink, {s.table: s for s in statuses}, results)

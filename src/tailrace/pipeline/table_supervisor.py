@@ -20,6 +20,7 @@ from tailrace.pipeline.threads import IDLE_SECONDS, RepeatingThread
 from tailrace.sinks.base import Fetches
 from tailrace.sources.base import Published, TableFacts, TableLocked
 from tailrace.state import requests
+from tailrace.tasks.merged import is_part
 
 DISCOVER_SECONDS = 3.0
 LOOK_SHARE, LONGEST_SECONDS = 10, 20.0
@@ -153,10 +154,12 @@ class TableSupervisor:
                 self.follower.say(events.NotPublished(sink=self.follower.name, table=table, reason=reason))
         return published
 
-    def _is_known(self, table: str) -> bool:
-        """Whether a table that is not published was taken out by somebody, and not made just now."""
+    def _is_known(self, table: str, part: TableSchema | None = None) -> bool:
+        """Whether a table that is not published was taken out by somebody, and not made just now; or a document's."""
         known = self.follower.tables.get(table)
-        return known is not None and bool(known.membership)
+        if known is None or not known.membership:
+            return False
+        return part is None or known.stored is None or is_part(known.stored, part)
 
     def _meet(self, facts: TableFacts) -> None:
         """A table that is published now. The sink's lock is held, so that the stream does not change it meanwhile."""

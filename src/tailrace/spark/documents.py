@@ -26,6 +26,7 @@ from tailrace.errors import TailraceError
 from tailrace.log.reader import Slice
 from tailrace.model.rows import ReadRows
 from tailrace.sinks.base import Receipt
+from tailrace.sources.base import TableLocked
 from tailrace.spark.datasource import SlicePartition, plan_parts
 from tailrace.spark.frames import map_in_arrow
 from tailrace.spark.jobs import tagged
@@ -52,14 +53,18 @@ class Note(msgspec.Struct, frozen=True):
 
 
 def build_range(spark: SparkSession, plan: BuildPlan, slices: list[Slice], most: int) -> list[PartResult]:
-    """Bring the documents of a plan in step with a range of the log; one in trouble of its own is `failed`."""
+    """Bring the documents of a plan in step with a range of the log; one in trouble of its own is `failed`.
+
+    Of a table that is locked that is trouble which passes (`TableLocked`).
+    """
     failed: dict[str, TailraceError] = {}
     while True:
         mine = plan.without(failed)
         try:
             results = _build(spark, mine, slices, most)
         except TailraceError as error:
-            if error.retry or error.table is None or error.table not in mine.documents:
+            is_own = not error.retry or isinstance(error, TableLocked)
+            if not is_own or error.table is None or error.table not in mine.documents:
                 raise
             failed[error.table] = error
         else:

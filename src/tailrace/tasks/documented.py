@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -126,7 +127,8 @@ class DocumentedSource:
         found = self._described.get(table)
         return () if found is None else found.parts
 
-    def publish(self, is_known: Callable[[str], bool]) -> Published:
+    def publish(self, is_known: Callable[..., bool]) -> Published:
+        """A table that `is_known` to be a part of a document was taken out on purpose, one that was made since not."""
         users: dict[str, set[str]] = {}
         for name, document in self._sink.documents.items():
             for table in _tables(document):
@@ -134,7 +136,10 @@ class DocumentedSource:
         for name, each in self._described.items():
             for part in each.parts:
                 users.setdefault(part.schema.table, set()).add(name)
-        return self.source.publish(lambda table: any(is_known(name) for name in users.get(table, ())))
+        present = cache(lambda: {schema.table: schema for schema in self.source.readable()})
+        return self.source.publish(
+            lambda table: any(is_known(name, present().get(table)) for name in users.get(table, ()))
+        )
 
     def is_founder(self, facts: TableFacts) -> bool:
         parts = self._parts(facts.schema.table)

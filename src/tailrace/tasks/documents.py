@@ -33,7 +33,7 @@ from tailrace.model.names import parse_table
 from tailrace.model.rows import ReadRows
 from tailrace.model.schema import TableSchema
 from tailrace.sinks.base import Documents, Receipt, RowSink
-from tailrace.sources.base import Source, TableRewritten
+from tailrace.sources.base import Source, TableLocked, TableRewritten
 from tailrace.tasks.documented import BUILD_KEYS
 from tailrace.tasks.stage import Found, PartResult, TablePlan, last_end, part_result
 
@@ -179,11 +179,17 @@ def built(plan: BuildPlan, name: str, wanted: Iterable[pa.RecordBatch], read: Re
 
 @contextmanager
 def _own_trouble(name: str) -> Iterator[None]:
-    """What is refused inside is this document's trouble; a rewritten table shows itself to a later snapshot."""
+    """What is refused inside is this document's trouble, and so is a table that is locked.
+
+    A rewritten table shows itself to a later snapshot.
+    """
     try:
         yield
     except TableRewritten as error:
         raise SourceUnavailable(f"a table of {name} was rewritten while it was read") from error
+    except TableLocked as error:
+        error.table = name
+        raise
     except TailraceError as error:
         if not error.retry and not isinstance(error, SinkTaken | SinkChanged | StateError):
             error.table = name

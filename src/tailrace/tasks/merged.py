@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import msgspec
 
 from tailrace.model.lifecycle import UNSEEN, StoredAs
+from tailrace.model.schema import TableSchema
 
 
 class Own(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -29,6 +30,12 @@ def merged(tables: Mapping[str, StoredAs]) -> StoredAs:
         marks |= stored.marks
     owns = {t: Own(s.columns, tuple(sorted(s.files)), tuple(sorted(s.marks))) for t, s in sorted(tables.items())}
     return StoredAs(files, msgspec.json.encode(owns).decode(), marks)
+
+
+def is_part(stored: StoredAs, table: TableSchema) -> bool:
+    """Whether a table, and no other that had its name, is one of those that were looked at."""
+    own = _owns(stored).get(table.table)
+    return own is not None and str(table.relation) in own.marks
 
 
 def separated(old: StoredAs, new: StoredAs) -> tuple[dict[str, StoredAs], dict[str, StoredAs], set[str]]:
