@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import ElectionType, TopicCollection
+from confluent_kafka import ElectionType, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from support import kafka_witness
@@ -117,34 +117,35 @@ def test_a_broker_that_is_killed_under_load_takes_each_change_once(
     assert_exactly_once(postgres_url, broker.servers, is_resumed=False)
 
 
-def leaders(admin: AdminClient, topics: list[str]) -> set[int]:
-    answers = admin.describe_topics(TopicCollection(topics)).values()
-    return {partition.leader.id for answer in answers for partition in answer.result(60).partitions}
+def places(cluster: KafkaCluster, topics: list[str]) -> list[tuple[int, int]]:
+    """The leader of each partition, and how many brokers have all of it, as the first broker knows them."""
+    known = AdminClient({"bootstrap.servers": f"127.0.0.1:{cluster.nodes[0].port}", "log_level": 0})
+    with suppress(KafkaException):
+        found = known.list_topics(timeout=60).topics
+        return [(each.leader, len(each.isrs)) for topic in topics for each in found[topic].partitions.values()]
+    return []
 
 
-def is_in_sync(admin: AdminClient, topics: list[str], count: int) -> bool:
-    answers = admin.describe_topics(TopicCollection(topics)).values()
-    return all(len(partition.isr) == count for answer in answers for partition in answer.result(60).partitions)
+def leaders(cluster: KafkaCluster, topics: list[str]) -> set[int]:
+    return {leader for leader, _ in places(cluster, topics)}
 
 
 def test_leaders_that_move_take_each_change_once(
     postgres_url: str, start: Callable[..., KafkaCluster], tmp_path: Path
 ) -> None:
     cluster = start(2)
-    file, admin, all_topics = write(tmp_path, postgres_url, cluster, replication=2), admin_of(cluster), [*TOPICS, STATE]
+    file, topics = write(tmp_path, postgres_url, cluster, replication=2), [*TOPICS, STATE]
     with RunningPipeline(file) as running, working(postgres_url, seed=5) as workload:
         running.wait_until_live(*NAMES)
-        for _ in range(2):
-            assert leaders(admin, all_topics) == {1, 2}
-            wait_for_more(running, workload)
-            cluster.kill(2)
-            running.wait_for(lambda: leaders(admin, all_topics) == {1}, "other leaders")
-            wait_until_current(running, file, postgres_url)
-            wait_for_more(running, workload)
-            cluster.restart(2)
-            running.wait_for(lambda: is_in_sync(admin, all_topics, 2), "the broker to catch up")
-            admin.elect_leaders(ElectionType.PREFERRED).result(60)
-            running.wait_for(lambda: leaders(admin, all_topics) == {1, 2}, "the leaders to come back")
+        assert leaders(cluster, topics) == {1, 2}
+        wait_for_more(running, workload)
+        cluster.kill(2)
+        running.wait_for(lambda: leaders(cluster, topics) == {1}, "other leaders")
+        wait_until_current(running, file, postgres_url)
+        cluster.restart(2)
+        running.wait_for(lambda: {count for _, count in places(cluster, topics)} == {2}, "the broker to catch up")
+        admin_of(cluster).elect_leaders(ElectionType.PREFERRED).result(120)
+        running.wait_for(lambda: leaders(cluster, topics) == {1, 2}, "the leaders to come back")
         wait_for_more(running, workload)
         workload.stop()
         wait_until_current(running, file, postgres_url)
@@ -159,7 +160,7 @@ def test_a_transaction_that_the_broker_breaks_off_is_sent_again_once(
     broker = start(**{"transaction.abort.timed.out.transaction.cleanup.interval.ms": 500})
     file, admin = write(tmp_path, postgres_url, broker, transaction_timeout_seconds=10), admin_of(broker)
     once = str(tmp_path / "once")
-    stopping = failpoints.environment("sink-before-commit", nth=20, action="stop", once=once)
+    stopping = failpoints.environment("sink-before-commit", nth=8, action="stop", once=once)
     with RunningPipeline(file, environment=stopping) as running:
         with working(postgres_url, seed=7) as workload:
             running.wait_for(lambda: failpoints.fired("sink-before-commit", once), "its stop")

@@ -294,7 +294,10 @@ class Topics:
         return found is not None and found.partitions > 0
 
     def _answer(self, future: Any) -> Any:
-        found = future.result(timeout=SECONDS * 2)
+        try:
+            found = future.result(timeout=SECONDS * 2)
+        except TimeoutError as error:  # the client gives up before that, unless the machine is very busy
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from error
         self._reaching.answered()
         return found
 
