@@ -25,7 +25,7 @@ from tailrace.spark.versions import OLDEST, parse
 from tailrace.testing.plugin import requires, unavailable
 from tailrace.testing.postgres import execute
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(5400)]
 
 ROOT = Path(__file__).parents[2]
 CONNECTORS = {(4, 1): "4.1.3", (4, 2): "4.2.0"}
