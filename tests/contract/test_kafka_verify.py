@@ -15,6 +15,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from support.kafka import KafkaCluster
+from support.registry import SchemaRegistry
 from tailrace import config
 from tailrace.errors import SinkRejected, ValueRefused
 from tailrace.model.changes import Op
@@ -23,6 +24,7 @@ from tailrace.pipeline import verify
 from tailrace.sinks import replayed
 from tailrace.sinks.kafka import KafkaSink
 from tailrace.testing.change_sink_contract import apply, changes, inserts
+from tailrace.testing.plugin import requires
 from tailrace.testing.sample_values import SAMPLES
 from tailrace.testing.sink_changes import INT, ITEMS, LOOSE, ORDERS, table_of
 
@@ -53,6 +55,12 @@ def make_sink(kafka_broker: KafkaCluster, kafka_prefix: str, tmp_path: Path) -> 
     yield make
     for sink in made:
         sink.close()
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[SchemaRegistry]:
+    with requires(SchemaRegistry.start) as server:
+        yield server
 
 
 class Source:
@@ -109,6 +117,21 @@ def test_the_last_message_of_a_key_is_its_row_and_others_are_named(
     send(kafka_broker, sink.held_as(ITEMS), message(sink, ROWS[5])[0], None)  # a tombstone: the row is lost
     found = compared(sink, ITEMS, now)
     assert (found.differing, found.source_rows, found.sink_rows) == (("5",), 40, 39)
+
+
+@pytest.mark.parametrize(("format_", "shape"), [("avro", "debezium"), ("avro", "flat"), ("jsonschema", "debezium")])
+def test_formats_with_a_registry_are_compared(
+    make_sink: MakeKafka, kafka_broker: KafkaCluster, registry: SchemaRegistry, format_: str, shape: str
+) -> None:
+    sink = make_sink(shape=shape, format=format_, registry={"url": registry.url})
+    apply(sink, [[inserts(ITEMS, 1, *ROWS, (100, "gone", None))]], 100)
+    made = changes(ITEMS, 101, (Op.UPDATE, (3, "other", None)), (Op.DELETE, (100, None, None)))
+    unsent = np.array([[False, False, True], [False] * 3])
+    apply(sink, [[replace(made, unchanged=unsent)]], 200)
+    now = [(3, "other", "note") if row[0] == 3 else row for row in ROWS]
+    assert differing(sink, now) == ()
+    send(kafka_broker, sink.held_as(ITEMS), *message(sink, (5, "older", None)))
+    assert differing(sink, now) == ("5",)
 
 
 def test_a_key_in_two_partitions_is_a_difference(make_sink: MakeKafka, kafka_broker: KafkaCluster) -> None:

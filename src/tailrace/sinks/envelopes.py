@@ -6,6 +6,8 @@ doubled, stale or damaged, and what the decoder made of a value, but not what th
 
 from __future__ import annotations
 
+from contextlib import suppress
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -81,9 +83,19 @@ def _unsent(schema: TableSchema, place: int) -> tuple[Changes, Facts]:
         offset=one,
         transaction=one,
         transactions=NO_TRANSACTIONS,
-        after=schema.rows([pa.nulls(1, field.type) for field in schema.arrow]),
+        after=schema.rows(
+            [_any(field.type) if field.name in schema.key else pa.nulls(1, field.type) for field in schema.arrow]
+        ),
         unchanged=unchanged,
         before_rows=one[:0],
         before=schema.no_rows(),
     )
     return changes, Facts([""], [""], one, one)
+
+
+def _any(type_: pa.DataType) -> pa.Array:
+    """A value of a type: formats with a schema take no null in a key."""
+    for value in (0, False, Decimal(0), "0", bytes(16)):
+        with suppress(pa.ArrowInvalid, pa.ArrowTypeError):
+            return pa.array([value], type_)
+    return pa.nulls(1, type_)
