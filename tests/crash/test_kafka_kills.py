@@ -9,19 +9,19 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from support import kafka_witness
 from support.kafka import KafkaCluster
-from support.kafka_witness import TABLES, Workload, differences
-from support.pipelines import Replica, RunningPipeline, run_until_current, write_pipeline
+from support.kafka_witness import TABLES, Workload, assert_exactly_once
+from support.pipelines import LONGEST_SECONDS, Replica, RunningPipeline, run_until_current, write_pipeline
 from tailrace import failpoints
 from tailrace.testing.plugin import requires
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.crash]
+pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.crash, pytest.mark.timeout(5400)]
 
 FIRST = int(os.environ.get("TAILRACE_KAFKA_SEED", "0"))
 SEEDS = range(FIRST, FIRST + int(os.environ.get("TAILRACE_KAFKA_SEEDS", "1")))
@@ -51,15 +51,6 @@ def file(postgres_url: str, broker: KafkaCluster, tmp_path: Path) -> Path:
     )
 
 
-def assert_exactly_once(url: str, broker: KafkaCluster, *, is_resumed: bool) -> None:
-    found = [
-        problem
-        for table in TABLES
-        for problem in differences(url, broker.servers, f"shop.public.{table}", table, is_resumed=is_resumed)
-    ]
-    assert not found, f"{len(found)} problems, the first: {found[:5]}"
-
-
 @pytest.mark.long
 def test_each_change_is_there_once_without_any_kill(postgres_url: str, broker: KafkaCluster, file: Path) -> None:
     workload = Workload(postgres_url, seed=1)
@@ -67,11 +58,11 @@ def test_each_change_is_there_once_without_any_kill(postgres_url: str, broker: K
     with RunningPipeline(file) as running:
         running.wait_until_live(*(f"public.{table}" for table in TABLES))
         count = workload.count
-        running.wait_for(lambda: workload.count > count + 100, "some changes")
+        running.wait_for(lambda: workload.count > count + 100, "some changes", LONGEST_SECONDS)
         workload.stop()
-        assert running.stop() == 0, running.output
+        assert running.stop(LONGEST_SECONDS) == 0, running.output
     run_until_current(file)
-    assert_exactly_once(postgres_url, broker, is_resumed=False)
+    assert_exactly_once(postgres_url, broker.servers, "shop", is_resumed=False)
 
 
 def lives_of(chance: random.Random, count: int) -> list[str]:
@@ -86,7 +77,7 @@ def live_and_die(kind: str, chance: random.Random, broker: KafkaCluster, file: P
         once = str(file.parent / f"once-{chance.random()}")
         armed = failpoints.environment(kind, nth=chance.choice([1, 1, 2, 3]), once=once)
         with RunningPipeline(file, environment=armed) as running:
-            goal = workload.count + 1500
+            goal = workload.count + 600
             running_until(running, lambda: failpoints.fired(kind, once) or workload.count > goal)
             running.kill()
         return
@@ -102,9 +93,9 @@ def live_and_die(kind: str, chance: random.Random, broker: KafkaCluster, file: P
         shutil.rmtree(file.parent / "state")
 
 
-def running_until(running: RunningPipeline, is_so: object) -> None:
+def running_until(running: RunningPipeline, is_so: Callable[[], object]) -> None:
     """Until something has come to pass, or the pipeline has died of it."""
-    running.wait_for(lambda: is_so() or running.process.poll() is not None, "its end")  # type: ignore[operator]
+    running.wait_for(lambda: is_so() or running.process.poll() is not None, "its end", LONGEST_SECONDS)
 
 
 @pytest.mark.long
@@ -119,7 +110,7 @@ def test_each_change_is_there_once_after_kills(postgres_url: str, broker: KafkaC
     workload.stop()
     run_until_current(file)
     assert Replica(file, "topics").is_live()
-    assert_exactly_once(postgres_url, broker, is_resumed=True)
+    assert_exactly_once(postgres_url, broker.servers, "shop", is_resumed=True)
 
 
 def test_a_copy_that_dies_between_its_messages_and_their_commit_sends_them_once(
@@ -131,4 +122,4 @@ def test_a_copy_that_dies_between_its_messages_and_their_commit_sends_them_once(
             running_until(running, lambda kind=kind, once=once: failpoints.fired(kind, once))
             running.ended()
     run_until_current(file)
-    assert_exactly_once(postgres_url, broker, is_resumed=True)
+    assert_exactly_once(postgres_url, broker.servers, "shop", is_resumed=True)

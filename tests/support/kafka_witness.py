@@ -132,6 +132,7 @@ class Told(NamedTuple):
 
 def told(servers: str, topic: str) -> Told:
     messages = kafka_reading.read(servers, [topic])
+    _assert_a_tombstone_a_delete(messages)
     reads: dict[int, list[int]] = defaultdict(list)
     steps: dict[int, list[Step]] = defaultdict(list)
     rows: dict[int, int] = {}
@@ -169,6 +170,30 @@ def _begin_anew(messages: Sequence[Message], partition: int, *told: dict[int, An
 def _assert_one_partition_a_key(messages: Sequence[Message]) -> None:
     places = {(message.key["id"], message.partition) for message in messages if message.key is not None}
     assert len(places) == len({key for key, _ in places}), "a key is in two partitions"
+
+
+def _assert_a_tombstone_a_delete(messages: Sequence[Message]) -> None:
+    """After each delete of a key comes its tombstone, and there are no others."""
+    deleted: set[int] = set()
+    for message in messages:
+        if message.key is None:
+            continue
+        key = message.key["id"]
+        assert (message.value is None) == (key in deleted), f"key {key} at {message.partition}:{message.offset}"
+        deleted.discard(key)
+        if message.value is not None and message.value["op"] == "d":
+            deleted.add(key)
+    assert not deleted, f"{len(deleted)} deletes have no tombstone"
+
+
+def assert_exactly_once(url: str, servers: str, prefix: str, *, is_resumed: bool) -> None:
+    """Every table's topic has each change once; `is_resumed` where a copy was broken off and went on."""
+    found = [
+        problem
+        for table in TABLES
+        for problem in differences(url, servers, f"{prefix}.public.{table}", table, is_resumed=is_resumed)
+    ]
+    assert not found, f"{len(found)} problems, the first: {found[:5]}"
 
 
 def differences(url: str, servers: str, topic: str, table: str, *, is_resumed: bool) -> list[str]:
