@@ -43,8 +43,8 @@ kills: setup ## the longest of the tests: kills in every phase, frozen servers, 
 cluster: setup ## a Spark cluster of this machine: kills, state in an object store, two million rows: some minutes
 	@$(WITH_JAVA) $(QUICK_JVM) $(BIN)/pytest tests/cluster
 
-chaos: setup ## millions of rows into every sink, a bank with an observer, and kills: three quarters of an hour
-	@$(WITH_JAVA) TAILRACE_CHAOS_SCALE=1 $(BIN)/pytest -s tests/crash/test_chaos.py tests/crash/test_chaos_bank.py
+chaos: setup ## millions of rows into every sink, a bank with an observer, and kills: more than an hour
+	@$(WITH_JAVA) TAILRACE_CHAOS_SCALE=1 $(BIN)/pytest -s tests/crash/test_chaos.py tests/crash/test_chaos_bank.py tests/seeds/test_pg2any.py
 
 contract: setup ## the suites of all connectors and stores, each way in every server: a quarter of an hour
 	@TAILRACE_CONTRACT=1 $(BIN)/pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder tests/contract

@@ -31,6 +31,11 @@ def read(servers: str, topics: list[str], *, committed: bool = True) -> list[Mes
 
     A commit is answered a moment before its last message can be read, so that moment is waited for.
     """
+    return list(each(servers, topics, committed=committed))
+
+
+def each(servers: str, topics: list[str], *, committed: bool = True) -> Iterator[Message]:
+    """As `read`, one by one: for topics that are larger than memory."""
     _wait_for_ends(servers, topics)
     consumer = Consumer(
         {
@@ -43,7 +48,7 @@ def read(servers: str, topics: list[str], *, committed: bool = True) -> list[Mes
         }
     )
     try:
-        return list(_read(consumer, topics))
+        yield from _read(consumer, topics)
     finally:
         consumer.close()
 
