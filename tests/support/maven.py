@@ -21,18 +21,22 @@ POM = """\
 <project>
   <modelVersion>4.0.0</modelVersion>
   <groupId>tailrace</groupId><artifactId>jars</artifactId><version>1</version>
+  <dependencyManagement><dependencies>{instead}</dependencies></dependencyManagement>
   <dependencies>{dependencies}</dependencies>
 </project>
 """
 
 
-def jars(name: str, packages: Sequence[str]) -> Path:
-    """The jars of `packages` (`group:artifact:version`), downloaded at the first call on this machine."""
+def jars(name: str, packages: Sequence[str], instead: Sequence[str] = ()) -> Path:
+    """The jars of `packages` (`group:artifact:version`), downloaded at the first call on this machine.
+
+    `instead` are packages in versions of our choice, where others need them.
+    """
     target = processes.cache_folder() / name
     if not target.exists():
         with locked(target.with_name(f"{name}.lock")):
             if not target.exists():
-                _make(target, packages)
+                _make(target, packages, instead)
     return target
 
 
@@ -46,14 +50,15 @@ def java(at_least: int = NEEDED) -> str:
     raise ServerUnavailable(f"there is no Java {at_least} or newer on this machine")
 
 
-def _make(target: Path, packages: Sequence[str]) -> None:
+def _make(target: Path, packages: Sequence[str], instead: Sequence[str]) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise ServerUnavailable(f"{packages[0]} cannot be had here without mvn")
     with tempfile.TemporaryDirectory(prefix=f"{target.name}.", dir=target.parent) as name:
         beside = Path(name)
         beside.chmod(0o755)  # servers run as a user of their own when we are root
-        (beside / "pom.xml").write_text(POM.format(dependencies="".join(map(_dependency, packages))))
+        wanted, chosen = ("".join(map(_dependency, each)) for each in (packages, instead))
+        (beside / "pom.xml").write_text(POM.format(dependencies=wanted, instead=chosen))
         command = [maven, "-q", "-B", "dependency:copy-dependencies", "-DincludeScope=runtime"]
         done = subprocess.run(
             [*command, f"-DoutputDirectory={beside / 'whole'}"], cwd=beside, capture_output=True, text=True, check=False
