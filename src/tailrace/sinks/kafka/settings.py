@@ -179,6 +179,11 @@ class KafkaSettings(config.Settings, frozen=True):
                     f"topic has no {name} in it: tables would share a topic", hint=f"write {TOPIC}, or the like"
                 )
 
+    @property
+    def largest_message(self) -> int:
+        """As the client takes it, whichever way the file says it."""
+        return int(self.options.get("message.max.bytes", self.message_max_bytes))
+
     def codec(self) -> CodecSettings:
         return CodecSettings(
             shape=self.shape,

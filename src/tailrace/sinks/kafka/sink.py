@@ -97,7 +97,7 @@ class KafkaSink(SimpleSink, ChangeSink, Numbered, Beats, Delivers, Evolves, Exam
         self.wants_table_numbers = self.settings.transactions
         self._storage = Storage(pipeline.state).folder(STAGED).folder(name)
         is_fatal = section.on_error is config.OnError.STOP
-        self._fitting = Fitting(self._encoder, self.settings.message_max_bytes, is_fatal=is_fatal)
+        self._fitting = Fitting(self._encoder, self.settings.largest_message, is_fatal=is_fatal)
         self._sets_aside = not is_fatal
         self._quarantine = Quarantine(quarantine, client, self._topics, name, remembered)
         self._chunks = Chunks(self._storage, self._encoder, self._names, self._fitting)
