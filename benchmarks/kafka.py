@@ -234,7 +234,7 @@ def _consumer(servers: str) -> Consumer:
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
-            "fetch.wait.max.ms": 10,
+            "fetch.wait.max.ms": 100,  # what is new is answered at once; asked all the time, the broker is busy
             "log_level": 0,
         }
     )
