@@ -78,7 +78,8 @@ class Table:
     def write_keys(self, rows: pa.RecordBatch) -> pa.StringArray:
         """`write_key` of all rows; there has to be a key."""
         head, tail = (part.decode() for part in self.wrap_key)
-        return fragments.join([head, self.key_objects(rows), tail])
+        keys = self.key_objects(rows)
+        return fragments.join([head, keys, tail]) if head or tail else keys
 
     def key_objects(self, rows: pa.RecordBatch) -> pa.StringArray:
         """The keys without their schema."""
