@@ -27,7 +27,7 @@ SETTINGS = {POLICY: "compact", "segment.bytes": "16777216", "min.cleanable.dirty
 AT_ONCE = 1000
 FETCH_MS = 50
 """How long a broker waits for something to answer with. What is new it answers at once; that there is nothing more, for
-which reading to the end waits, only then. Asked every 10 ms it spent a seventh of a core on a sink that was idle."""
+which reading to the end waits, only then. Asked every 10 ms it spent a tenth of a core on a sink that was idle."""
 
 Pairs = list[tuple[bytes, bytes | None]]
 """Records of the state topic: a key, and a value or none."""
