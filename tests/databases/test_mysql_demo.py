@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,11 +37,16 @@ def demo(source: str, path: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*DEMO, source], capture_output=True, text=True, timeout=800, check=False, env=environment)
 
 
+@pytest.fixture
+def programs() -> Iterator[Path]:
+    """A folder that whom the server runs as can come by, which no folder of pytest's own is."""
+    with tempfile.TemporaryDirectory(prefix="tailrace-programs-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
 @pytest.mark.long
-def test_the_demo_of_mysql_survives_its_kill_and_ends_identical(tmp_path_factory: pytest.TempPathFactory) -> None:
-    programs = Path(tmp_path_factory.mktemp("programs"))
-    for folder in (programs, *programs.parents[:3]):
-        folder.chmod(folder.stat().st_mode | 0o011)  # whom the server runs as has to come by
+def test_the_demo_of_mysql_survives_its_kill_and_ends_identical(programs: Path) -> None:
     installed(programs)
     done = demo("mysql", f"{programs}{os.pathsep}{os.environ['PATH']}")
     assert done.returncode == 0, done.stdout + done.stderr
