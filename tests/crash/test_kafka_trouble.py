@@ -144,7 +144,8 @@ def test_leaders_that_move_take_each_change_once(
         wait_until_current(running, file, postgres_url)
         cluster.restart(2)
         running.wait_for(lambda: {count for _, count in places(cluster, topics)} == {2}, "the broker to catch up")
-        admin_of(cluster).elect_leaders(ElectionType.PREFERRED).result(120)
+        admin = admin_of(cluster)  # which has to outlive its answer
+        admin.elect_leaders(ElectionType.PREFERRED).result(120)
         running.wait_for(lambda: leaders(cluster, topics) == {1, 2}, "the leaders to come back")
         wait_for_more(running, workload)
         workload.stop()
